@@ -168,8 +168,8 @@ CLI::App* add_generate(CLI::App& app, GenerateArgs& args) {
   generate->add_option("--device", args.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
-  generate->add_option("--precision", args.precision, "fp32 or bf16; default: as the weights are")
-      ->check(CLI::IsMember({"fp32", "bf16"}));
+  generate->add_option("--precision", args.precision, "fp32, bf16 or fp16; default: as the weights are")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   generate->add_option("--threads", args.threads, "Default: one for each core")
       ->check(positive())
       ->type_name("N");

@@ -18,7 +18,7 @@ EXEMPT_OPERATORS = {
     ("kernels/cuda/", "attention_forward"): (8, "two kernels (general, tensor cores), with a problem and scratch of their own"),
     ("kernels/cuda/", "attention_backward"): (9, "two kernels (general, tensor cores), with a problem and scratch of their own"),
 }
-# Operator names that are common words: in the worlds and above kernels/ only their argument struct counts.
+# Operator names that are common words: only their argument struct counts.
 WORDS = {"add", "scale", "cast", "dropout"}
 # Files with a group's name as text: how often, and why. All other files use parallel::Group.
 GROUP_NAMES = {
@@ -164,8 +164,7 @@ class Structure(unittest.TestCase):
             for f, named in words.items():
                 place = ("kernels/cpu/" if f.startswith("kernels/cpu/") else "kernels/cuda/" if f.startswith("kernels/cuda/") else
                          "kernels/, outside of the worlds" if f.startswith("kernels/") else "above kernels/")
-                word = name in WORDS and place != "kernels/, outside of the worlds"
-                if args in named or (name in named and not word):
+                if args in named or (name in named and name not in WORDS):
                     places[place].setdefault(name, []).append(f)
             places["kernels/, outside of the worlds"].setdefault(name, []).append("kernels/ops/operators.def")
         for place, files in places.items():

@@ -226,9 +226,9 @@ std::span<const float> TokenScorer::next(std::span<const std::int32_t> tokens) {
     std::memcpy(s.logits.data(), s.raw.data(), s.logits.size() * sizeof(float));
   } else {
     for (std::size_t id = 0; id < s.logits.size(); ++id) {
-      Bf16 value;
-      std::memcpy(&value, s.raw.data() + id * sizeof(Bf16), sizeof(Bf16));
-      s.logits[id] = to_float(value);
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, s.raw.data() + id * sizeof(bits), sizeof(bits));
+      s.logits[id] = s.forward.logits().dtype == DType::bf16 ? to_float(Bf16{bits}) : to_float(Fp16{bits});
     }
   }
   if (const auto cap = static_cast<float>(s.job.model.logit_softcap); cap > 0)

@@ -12,7 +12,8 @@ namespace trainerd::core::generate {
 
 struct ScorerOptions {
   std::string device = "auto";  ///< as in the job's key `device`
-  std::string precision;  ///< "fp32" or "bf16"; empty: bf16 if all weights but experts' biases are, else fp32
+  std::string
+      precision;  ///< "fp32", "bf16" or "fp16"; empty: bf16 if all weights but experts' biases are, else fp32
   std::int64_t threads = 0;  ///< 0: one per core
   std::int64_t longest = 0;  ///< maximum text length in tokens
 };

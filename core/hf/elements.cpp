@@ -1,7 +1,6 @@
 #include "core/hf/elements.h"
 
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -13,11 +12,7 @@ namespace {
 
 using kernels::Bf16;
 using kernels::DType;
-
-/// Bits of an IEEE 754 binary16.
-struct Half {
-  std::uint16_t bits = 0;
-};
+using kernels::Fp16;
 
 /// Bits of an E4M3 number (arXiv 2209.05433): no infinities, and one NaN.
 struct E4m3 {
@@ -44,17 +39,7 @@ float widened(E4m3 x) {
   return values[x.bits];
 }
 float widened(Bf16 x) { return kernels::to_float(x); }
-float widened(Half x) {
-  const int exponent = (x.bits >> 10) & 0x1f, fraction = x.bits & 0x3ff;
-  float magnitude = 0;
-  if (exponent == 0) magnitude = std::ldexp(static_cast<float>(fraction), -24);
-  else if (exponent == 0x1f) magnitude = fraction == 0 ? INFINITY : NAN;
-  else magnitude = std::ldexp(static_cast<float>(fraction | 0x400), exponent - 25);
-  return (x.bits & 0x8000) != 0 ? -magnitude : magnitude;
-}
-
-void narrow(float x, float& out) { out = x; }
-void narrow(float x, Bf16& out) { out = kernels::to_bf16(x); }
+float widened(Fp16 x) { return kernels::to_float(x); }
 
 template <class From, class To>
 std::optional<std::int64_t> convert_as(std::span<const std::byte> from, std::span<std::byte> to) {
@@ -64,8 +49,7 @@ std::optional<std::int64_t> convert_as(std::span<const std::byte> from, std::spa
   for (std::size_t i = 0; i < count; ++i) {
     From value;  // the bytes may lie at any address
     std::memcpy(&value, from.data() + i * sizeof(From), sizeof(From));
-    To out;
-    narrow(widened(value), out);
+    const To out = kernels::rounded_to<To>(widened(value));
     // Also finds a value too large for the output type.
     if (!bad && !std::isfinite(widened(out))) bad = static_cast<std::int64_t>(i);
     std::memcpy(to.data() + i * sizeof(To), &out, sizeof(To));
@@ -76,22 +60,14 @@ std::optional<std::int64_t> convert_as(std::span<const std::byte> from, std::spa
 template <class From>
 std::optional<std::int64_t> convert_from(std::span<const std::byte> from, DType dtype,
                                          std::span<std::byte> to) {
-  base::check(dtype == DType::f32 || dtype == DType::bf16, "weights are fp32 or bf16");
-  return dtype == DType::f32 ? convert_as<From, float>(from, to) : convert_as<From, Bf16>(from, to);
-}
-
-// Scales and rounds to the nearest integer, ties to even (the default rounding mode).
-Half to_half(float x) {
-  const auto sign = static_cast<std::uint16_t>(std::signbit(x) ? 0x8000 : 0);
-  const float magnitude = std::fabs(x);
-  if (std::isnan(x)) return {static_cast<std::uint16_t>(sign | 0x7e00)};
-  if (magnitude >= 65520.0f) return {static_cast<std::uint16_t>(sign | 0x7c00)};  // rounds beyond 65,504
-  // `exponent` - 10 is the exponent of the last place. Numbers below 2^-14 are subnormal; theirs is always
-  // -24.
-  const int exponent = magnitude < 0x1p-14f ? -14 : std::ilogb(magnitude);
-  const auto fraction = static_cast<std::uint16_t>(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
-  // The exponent field of a subnormal is 0. A fraction rounded up to 2^11 carries into the exponent.
-  return {static_cast<std::uint16_t>(sign | (((exponent + 14) << 10) + fraction))};
+  switch (dtype) {
+    case DType::f32: return convert_as<From, float>(from, to);
+    case DType::bf16: return convert_as<From, Bf16>(from, to);
+    case DType::f16: return convert_as<From, Fp16>(from, to);
+    default: break;
+  }
+  base::check(false, "weights are fp32, bf16 or fp16");
+  return std::nullopt;
 }
 
 /// The index of the first value whose exponent bits are all ones.
@@ -116,8 +92,8 @@ std::optional<Element> element_of(const std::string& word) {
 }
 
 Element element_of(DType dtype) {
-  base::check(dtype == DType::f32 || dtype == DType::bf16, "weights are fp32 or bf16");
-  return dtype == DType::f32 ? Element::f32 : Element::bf16;
+  base::check(kernels::is_float(dtype), "weights are fp32, bf16 or fp16");
+  return dtype == DType::f32 ? Element::f32 : dtype == DType::bf16 ? Element::bf16 : Element::f16;
 }
 
 std::int64_t size_of(Element element) {
@@ -134,7 +110,7 @@ std::optional<std::int64_t> convert(Element element, std::span<const std::byte> 
   switch (element) {
     case Element::f32: return convert_from<float>(from, dtype, to);
     case Element::bf16: return convert_from<Bf16>(from, dtype, to);
-    case Element::f16: return convert_from<Half>(from, dtype, to);
+    case Element::f16: return convert_from<Fp16>(from, dtype, to);
     case Element::f8: return convert_from<E4m3>(from, dtype, to);
   }
   return std::nullopt;
@@ -153,12 +129,12 @@ void from_mxfp4(std::span<const std::byte> values, std::span<const std::byte> sc
 }
 
 std::optional<std::int64_t> convert_to_half(std::span<const float> from, std::span<std::byte> to) {
-  base::check(to.size() == from.size() * sizeof(Half), "as many elements are written as are read");
+  base::check(to.size() == from.size() * sizeof(Fp16), "as many elements are written as are read");
   std::optional<std::int64_t> bad;
   for (std::size_t i = 0; i < from.size(); ++i) {
-    const Half half = to_half(from[i]);
+    const Fp16 half = kernels::to_fp16(from[i]);
     if (!bad && (half.bits & 0x7c00) == 0x7c00) bad = static_cast<std::int64_t>(i);
-    std::memcpy(to.data() + i * sizeof(Half), &half, sizeof(Half));
+    std::memcpy(to.data() + i * sizeof(Fp16), &half, sizeof(Fp16));
   }
   return bad;
 }

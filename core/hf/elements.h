@@ -10,7 +10,7 @@
 
 namespace trainerd::core::hf {
 
-/// Storage type of weights. Only import and export handle fp16, and only import FP8 (E4M3).
+/// Storage type of weights in files. Only import handles FP8 (E4M3).
 enum class Element : std::uint8_t { f32, bf16, f16, f8 };
 
 /// The type for a dtype word in a safetensors file; nothing if weights cannot have this type.
@@ -21,8 +21,8 @@ std::int64_t size_of(Element element);
 /// which products with scales are rounded.
 kernels::DType held_in(Element element);
 
-/// Converts the elements of `from` into `to` (f32 or bf16): exact if the dtype holds the value, else rounded
-/// to nearest. Returns the index of the first value that is not finite; nothing if all are.
+/// Converts the elements of `from` into `to` (fp32, bf16 or fp16): exact if the dtype holds the value, else
+/// rounded to nearest. Returns the index of the first value that is not finite; nothing if all are.
 std::optional<std::int64_t> convert(Element element, std::span<const std::byte> from, kernels::DType dtype,
                                     std::span<std::byte> to);
 

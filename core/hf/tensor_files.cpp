@@ -6,16 +6,17 @@
 namespace trainerd::core::hf {
 namespace {
 
-// A dtype of the same size, because fp16 is none of ours.
-kernels::DType as_large(Element element) {
-  return size_of(element) == 4 ? kernels::DType::f32 : kernels::DType::bf16;
+kernels::DType dtype_of(Element element) {
+  return element == Element::f32   ? kernels::DType::f32
+         : element == Element::f16 ? kernels::DType::f16
+                                   : kernels::DType::bf16;
 }
 
 std::vector<TensorFile> split(std::span<const OutTensor> tensors, std::int64_t most_bytes) {
   std::vector<TensorFile> files;
   std::int64_t bytes = 0;  // size of the last file
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const std::int64_t more = io::tensor_bytes(as_large(tensors[i].element), tensors[i].shape);
+    const std::int64_t more = io::tensor_bytes(dtype_of(tensors[i].element), tensors[i].shape);
     if (files.empty() || bytes + more > most_bytes) {
       files.push_back({{}, i, 0});
       bytes = 0;
@@ -35,10 +36,7 @@ std::vector<TensorFile> write_tensor_files(const std::string& directory, std::sp
     const std::span<const OutTensor> inside = tensors.subspan(files[f].first, files[f].count);
     std::vector<io::StoredTensor> stored;
     for (const OutTensor& tensor : inside)
-      stored.push_back({.name = tensor.name,
-                        .dtype = as_large(tensor.element),
-                        .shape = tensor.shape,
-                        .word = tensor.element == Element::f16 ? "F16" : ""});
+      stored.push_back({.name = tensor.name, .dtype = dtype_of(tensor.element), .shape = tensor.shape});
     // "pt": layout of PyTorch tensors; transformers refuses a file without it.
     io::TensorFileWriter writer(
         directory + "/" + name(f, files.size()),

@@ -99,9 +99,20 @@ struct OptimizerOptions {
   bool operator==(const OptimizerOptions&) const = default;
 };
 
+/// Scaling of the loss's gradient, so that gradients of fp16 activations do not underflow:
+/// kernels::LossScaleUpdate.
+struct LossScaling {
+  bool dynamic = false;  ///< key `loss_scale`; false: none
+  double initial = 65536;
+  double least = 1;            ///< key `min_loss_scale`; an overflow at it ends the run
+  std::int64_t window = 1000;  ///< key `loss_scale_window`: updates after which the scale doubles
+
+  bool operator==(const LossScaling&) const = default;
+};
+
 /// Data types of a training recipe. Accumulation inside an operator is always fp32.
 struct PrecisionRecipe {
-  std::string name = "fp32";                              ///< fp32 | bf16 | fp8 | custom
+  std::string name = "fp32";                              ///< fp32 | bf16 | fp16 | fp8 | custom
   kernels::DType compute = kernels::DType::f32;           ///< activations and GEMM operands
   kernels::GemmFormat gemm = kernels::GemmFormat::plain;  ///< of the products of layers' linear layers
   kernels::DType params = kernels::DType::f32;            ///< weights read by the forward pass
@@ -110,6 +121,7 @@ struct PrecisionRecipe {
   kernels::DType master = kernels::DType::f32;  ///< weights updated by the optimizer
   kernels::DType moments = kernels::DType::f32;
   kernels::Rounding rounding = kernels::Rounding::nearest;  ///< of master weights and second moments in bf16
+  LossScaling loss_scale = {};
 
   /// True if ranks exchange gradients in bf16 and each sums its part (parallel::RoundedSum).
   bool exchanges_gradients() const { return reduce == kernels::DType::bf16; }

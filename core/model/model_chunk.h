@@ -53,11 +53,12 @@ struct WalkContext {
 
 /// Destination of a microbatch's loss, and the scale of one token's loss in the gradient.
 struct LossTarget {
-  kernels::Tensor loss_T;     ///< f32, written by the head
-  float grad_scale = 0;       ///< 1 / tokens of the global batch
-  float label_smoothing = 0;  ///< as in parallel::HeadLoss
-  float z_loss = 0;           ///< as in parallel::HeadLoss
-  float expert_balance = 0;   ///< factor of the experts' balance loss: kernels::RouteBackward
+  kernels::Tensor loss_T;           ///< f32, written by the head
+  float grad_scale = 0;             ///< 1 / tokens of the global batch
+  kernels::Tensor loss_scale = {};  ///< f32 [1]: another factor of the gradient; undefined: none
+  float label_smoothing = 0;        ///< as in parallel::HeadLoss
+  float z_loss = 0;                 ///< as in parallel::HeadLoss
+  float expert_balance = 0;         ///< factor of the experts' balance loss: kernels::RouteBackward
   /// f64 [1], with `expert_balance`: where the balance losses of all layers are added, times `grad_scale`.
   kernels::Tensor balance_sum = {};
   kernels::Tensor z_loss_T = {};  ///< f32; undefined without z_loss

@@ -11,6 +11,8 @@ ParamStore::ParamStore(std::vector<ParamInfo> infos, const std::vector<ViewSpec>
                        const job::PrecisionRecipe& recipe, const ParamPlacement& placement, Backend& backend,
                        const ParamMemory& memory)
     : infos_(std::move(infos)), tp_rank_(placement.tp_rank), view_of_(infos_.size(), nullptr) {
+  if (recipe.loss_scale.dynamic)
+    loss_scale_ = memory.persistent.take(DType::f32, {LossScaleState::kValues}, MemoryTerm::control);
   for (const ViewSpec& spec : views) {
     views_.push_back(std::make_unique<ParamView>(infos_, spec, recipe, placement, backend, memory));
     for (const ParamId id : spec.ids) {

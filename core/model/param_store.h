@@ -9,6 +9,9 @@
 
 namespace trainerd::core::model {
 
+/// Name in checkpoints of the state of loss scaling.
+inline constexpr const char* kLossScaleState = "optimizer.loss_scale";
+
 /// All parameters of one rank, each in one view. Layers hold ids, not tensors. A prepared form is made at its
 /// first use after the parameters changed or were gathered again. Its memory is planned.
 class ParamStore {
@@ -70,6 +73,9 @@ class ParamStore {
   /// Only the gather: after an update, which writes the parameters of this rank's part.
   void updated(kernels::Stream& stream);
 
+  /// kernels::LossScaleState, the same on all ranks; undefined if the loss is not scaled.
+  const kernels::Tensor& loss_scale() const { return loss_scale_; }
+
   std::size_t views() const { return views_.size(); }
   ParamView& view(std::size_t i) { return *views_.at(i); }
   const ParamView& view(std::size_t i) const { return *views_.at(i); }
@@ -81,6 +87,7 @@ class ParamStore {
 
   std::vector<ParamInfo> infos_;
   std::int64_t tp_rank_;
+  kernels::Tensor loss_scale_;
   std::vector<std::unique_ptr<ParamView>> views_;
   std::vector<ParamView*> view_of_;  // by id
 };

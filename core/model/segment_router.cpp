@@ -98,6 +98,7 @@ void route_backward(const WalkContext& c, const SegmentState& state, const Tenso
     a.count_BE = c.stream.scratch().take(DType::f32, {c.batch.samples, experts}, MemoryTerm::activations);
     a.loss_weight_T = of_routed(c, c.batch.loss_weight_T);
     a.range = {.chunks = ranks > 1 ? 2 : 1, .first = first_routed(c), .all = c.batch.tokens()};
+    a.loss_scale = loss.loss_scale;
     a.balance = loss.expert_balance * loss.grad_scale * static_cast<float>(experts);
     c.backend().count_experts(c.stream,
                               {.expert_TK = state.expert_TK, .count_BE = a.count_BE, .range = a.range});

@@ -23,6 +23,7 @@ QkNormSpan qk_norm_span(const job::ModelOptions& m) {
 float embedding_scale(const WalkContext& c) {
   if (!c.model.scale_embeddings) return static_cast<float>(c.model.embedding_scale);
   const float scale = std::sqrt(static_cast<float>(c.model.hidden));
+  if (c.dtype == DType::f16) return to_float(to_fp16(scale));
   return c.dtype == DType::bf16 ? to_float(to_bf16(scale)) : scale;
 }
 
@@ -46,6 +47,7 @@ parallel::HeadLoss head_arguments(const WalkContext& c, const SegmentState& stat
   a.vocab = c.model.vocab;
   a.softcap = static_cast<float>(c.model.logit_softcap);
   a.grad_scale = loss.grad_scale;
+  a.loss_scale = loss.loss_scale;
   a.label_smoothing = loss.label_smoothing;
   a.z_loss = loss.z_loss;
   a.loss_T = loss.loss_T;

@@ -18,7 +18,7 @@ using namespace kernels;
 
 namespace {
 
-// Sums of at most this many products of -1, 0 and 1 are exact in fp32 and bf16.
+// Sums of at most this many products of -1, 0 and 1 are exact in fp32, bf16 and fp16.
 constexpr std::int64_t kSize = 256;
 
 /// Row-major, kSize by kSize. Sums of kSize products fit.
@@ -65,22 +65,22 @@ std::vector<std::byte> bytes_of(const Integers& values, DType dtype) {
   std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(size_of(dtype)));
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto value = static_cast<float>(values[i]);
-    const Bf16 half = to_bf16(value);
-    if (dtype == DType::bf16) std::memcpy(&bytes[2 * i], &half, 2);
-    else std::memcpy(&bytes[4 * i], &value, 4);
+    const std::uint16_t half = dtype == DType::bf16 ? to_bf16(value).bits : to_fp16(value).bits;
+    if (dtype == DType::f32) std::memcpy(&bytes[4 * i], &value, 4);
+    else std::memcpy(&bytes[2 * i], &half, 2);
   }
   return bytes;
 }
 
 float element(std::span<const std::byte> bytes, DType dtype, std::size_t i) {
   float value = 0;
-  Bf16 half;
-  if (dtype != DType::bf16) {
+  std::uint16_t half = 0;
+  if (dtype == DType::f32) {
     std::memcpy(&value, &bytes[4 * i], 4);
     return value;
   }
   std::memcpy(&half, &bytes[2 * i], 2);
-  return to_float(half);
+  return dtype == DType::bf16 ? to_float(Bf16{half}) : to_float(Fp16{half});
 }
 
 std::string difference(const char* op, std::span<const std::byte> got, DType dtype, const Integers& right) {

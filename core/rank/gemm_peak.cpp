@@ -81,7 +81,7 @@ double measure_gemm_peak(Backend& backend, DType dtype) {
 
 PeakRate peak_of(const parallel::Topology& topology, Backend& backend, DType compute, double measured) {
   if (topology.device.kind != DeviceKind::cpu)
-    return {compute == DType::bf16 ? topology.peak.bf16 : topology.peak.fp32, nullptr};
+    return {compute == DType::f32 ? topology.peak.fp32 : topology.peak.bf16, nullptr};
   const auto measure = [&backend, compute] { return measure_gemm_peak(backend, compute); };
   return {measured > 0 ? measured : measure(), measure};
 }

@@ -13,6 +13,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/model/param_store.h"
 #include "core/rank/device_rank.h"
 #include "core/rank/param_record.h"
 #include "core/spec/machines.h"
@@ -201,6 +202,8 @@ Made merge(const std::vector<std::string>& from, const std::string& out) {
           all[i].resize(bytes.size());
           sources[i].reader->read(piece, all[i]);
         }
+        // A mean of scales might be no power of two.
+        if (piece.name == model::kLossScaleState) return newest.reader->read(piece, bytes);
         if (has_mean(piece.dtype)) return average(piece, all, bytes);
         if (std::any_of(all.begin(), all.end(), [&](const auto& other) { return other != all.front(); }))
           throw base::checkpoint_error(piece.name + " is of " + kernels::name_of(piece.dtype) +

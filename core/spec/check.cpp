@@ -11,6 +11,7 @@
 #include "core/spec/check_layers.h"
 #include "core/spec/check_masks.h"
 #include "core/spec/check_metrics.h"
+#include "core/spec/check_precision.h"
 #include "core/spec/check_preferences.h"
 #include "core/spec/check_sizes.h"
 #include "core/spec/cluster.h"
@@ -110,6 +111,7 @@ class Checker {
     job::PrecisionRecipe& r = job_.precision;
     if (r.name == "custom") {
       if (!given("precision.params")) r.params = r.compute;
+      if (!given("precision.loss_scale")) r.loss_scale.dynamic = r.compute == kernels::DType::f16;
       name_recipe(r);
     }
     if (!given("optimizer.lr") && job_.optimizer.kind == job::OptimizerKind::muon) job_.optimizer.lr = 0.02;
@@ -183,17 +185,10 @@ class Checker {
   }
 
   void precision() {
-    const job::PrecisionRecipe& r = job_.precision;
-    if (!good({"precision", "precision.rounding", "precision.master", "precision.moments"})) return;
-    if (r.rounding == kernels::Rounding::stochastic && r.master != kernels::DType::bf16 &&
-        r.moments != kernels::DType::bf16)
-      problem(
-          "precision.rounding",
-          "stochastic is for master weights or moments in bf16, and both are fp32: set precision.master or "
-          "precision.moments to bf16, or leave it out");
-    if (r.gemm == kernels::GemmFormat::fp8 && r.compute != kernels::DType::bf16)
-      problem("precision.gemm",
-              "fp8 is rounded from bf16, and compute is fp32: set precision.compute to bf16");
+    if (!good({"precision", "precision.rounding", "precision.master", "precision.moments", "precision.grads",
+               "precision.initial_loss_scale", "precision.min_loss_scale"}))
+      return;
+    for (const KeyProblem& wrong : precision_problems(job_.precision)) problem(wrong.path, wrong.what);
   }
 
   void optimizer() {

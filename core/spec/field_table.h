@@ -46,6 +46,8 @@ void add_parallel(FieldTable& t, job::JobSpec& job);
 
 /// Keys of the loss terms besides cross entropy.
 void add_objective(FieldTable& t, job::JobSpec& job);
+/// The data types.
+void add_precision(FieldTable& t, job::PrecisionRecipe& recipe);
 
 /// Keys of gradient norms by group.
 void add_group_norms(FieldTable& t, io::MetricsOptions& m);

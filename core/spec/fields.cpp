@@ -106,45 +106,6 @@ void add_recompute(FieldTable& t, job::RecomputeOptions& r) {
       .idle_if(r.kind != job::RecomputeKind::full, "only kind: full chooses layers");
 }
 
-void add_precision(FieldTable& t, job::PrecisionRecipe& r) {
-  const bool named = r.name != "custom";
-  t.add("precision", RecipeName{&r},
-        "a recipe (bf16: bf16 weights, activations and GEMM operands; fp32 accumulation, gradients, "
-        "master weights and moments; fp8: the same with `gemm: fp8`), or a map of the keys below");
-  const auto format = [&](const char* key, DType& dtype, const char* meaning) -> Field& {
-    Field& field = t.choice(std::string("precision.") + key, dtype,
-                            {{"fp32", DType::f32}, {"bf16", DType::bf16}}, meaning);
-    return field.idle_if(named, "the recipe is given by name");
-  };
-  format("compute", r.compute, "activations and GEMM operands").or_else("`fp32`");
-  format("params", r.params, "weights as the forward pass reads them")
-      .only_if(r.params == r.compute, "the value of `compute`", "make it the same as precision.compute")
-      .or_else("`compute`");
-  format("grads", r.grads, "accumulated parameter gradients").or_else("`fp32`");
-  format("reduce", r.reduce,
-         "gradients on their way to other data-parallel ranks; fp32: as `grads` holds them; bf16: rounded to "
-         "nearest, and summed in fp32 in rank order")
-      .or_else("`fp32`");
-  format("master", r.master, "weights as the optimizer updates them; bf16: the parameters themselves")
-      .only_if(r.master == DType::f32 || r.master == r.params, "`fp32` or the value of `params`",
-               "set it to fp32")
-      .or_else("`fp32`");
-  format("moments", r.moments, "the optimizer's states: moments, momentum").or_else("`fp32`");
-  t.choice("precision.rounding", r.rounding,
-           {{"nearest", kernels::Rounding::nearest}, {"stochastic", kernels::Rounding::stochastic}},
-           "of master weights and second moments in bf16; stochastic: up or down by chance, so that small "
-           "updates are not lost")
-      .idle_if(named, "the recipe is given by name");
-  t.add("precision.loss_scale", FixedWord{"none"}, "scaling of the loss against underflow");
-  t.choice(
-       "precision.gemm", r.gemm, {{"compute", kernels::GemmFormat::plain}, {"fp8", kernels::GemmFormat::fp8}},
-       "operands of the GEMMs of layers (attention projections, MLPs and experts, not router and output "
-       "head); compute: in "
-       "`compute`; fp8: rounded to E4M3 in blocks of 128 (weights 128 x 128), each with a power of two as "
-       "its scale")
-      .idle_if(named, "the recipe is given by name");
-}
-
 void add_optimizer(FieldTable& t, job::JobSpec& job) {
   job::OptimizerOptions& o = job.optimizer;
   job::LrSchedule& s = o.schedule;
@@ -289,7 +250,8 @@ std::vector<Field> fields_of(job::JobSpec& job) {
             {"avx2", job::IsaChoice::avx2},
             {"avx512", job::IsaChoice::avx512},
             {"avx512_bf16", job::IsaChoice::avx512_bf16}},
-           "instruction set of the CPU's kernels and of oneDNN: avx2 has FMA, avx512 is F, BW, DQ and VL, "
+           "instruction set of the CPU's kernels and of oneDNN: avx2 has FMA and F16C, avx512 is F, BW, DQ "
+           "and VL, "
            "avx512_bf16 also BF16 and VBMI; "
            "auto: the best that every node has, and that oneDNN may use (`ONEDNN_MAX_CPU_ISA`)")
       .idle_if(job.device == job::DeviceChoice::cuda, "the kernels are a GPU's");
@@ -386,18 +348,6 @@ std::vector<Field> fields_of(job::JobSpec& job) {
       .above(0);
   add_supervise(t, job);
   return t.take();
-}
-
-std::vector<std::string> recipe_names() { return {"fp32", "bf16", "fp8"}; }
-
-bool recipe_by_name(const std::string& name, job::PrecisionRecipe& recipe) {
-  const bool fp8 = name == "fp8", bf16 = fp8 || name == "bf16";
-  if (!bf16 && name != "fp32") return false;
-  recipe = job::PrecisionRecipe{};
-  recipe.name = name;
-  recipe.compute = recipe.params = bf16 ? DType::bf16 : DType::f32;
-  recipe.gemm = fp8 ? kernels::GemmFormat::fp8 : kernels::GemmFormat::plain;
-  return true;
 }
 
 bool same_value(const Storage& a, const Storage& b) {

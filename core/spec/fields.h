@@ -192,7 +192,7 @@ struct Field {
 /// values.
 std::vector<Field> fields_of(job::JobSpec& job);
 
-/// Finds the recipe `name` ("fp32" or "bf16"). For another name it returns false and leaves `recipe`
+/// Finds the recipe `name` ("fp32", "bf16", ...). For another name it returns false and leaves `recipe`
 /// unchanged.
 bool recipe_by_name(const std::string& name, job::PrecisionRecipe& recipe);
 /// Names of the recipes.

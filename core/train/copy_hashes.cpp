@@ -21,6 +21,11 @@ CopyHashes::CopyHashes(const model::ParamStore& params) {
           tensors_.push_back(x);
           on_host_.push_back(on_host);
         });
+  if (params.loss_scale().defined()) {
+    names_.emplace_back(model::kLossScaleState);
+    tensors_.push_back(params.loss_scale());
+    on_host_.push_back(false);
+  }
 }
 
 void CopyHashes::make(kernels::Backend& backend, kernels::Stream& stream, const kernels::Tensor& out) const {

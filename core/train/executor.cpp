@@ -282,6 +282,7 @@ model::LossTarget Trainer::loss_target(const Chunk& chunk, ActionKind kind) cons
                          .grad_scale = grad_scale_,
                          .preference = preference_of(chunk)};
   if (kind == ActionKind::forward_only) return loss;
+  if (params_.loss_scale().defined()) loss.loss_scale = params_.loss_scale().rows(0, 1);
   loss.label_smoothing = static_cast<float>(job_.loss.label_smoothing);
   loss.z_loss = static_cast<float>(job_.loss.z_loss);
   loss.expert_balance = static_cast<float>(job_.loss.expert_balance);

@@ -59,6 +59,15 @@ Snapshot::Snapshot(const model::ParamStore& params) {
       add(view, "optimizer." + view.states()[s] + ".",
           [s](const model::StatePart& part) { return part.states[s]; });
   }
+  if (const Tensor& scale = params.loss_scale(); scale.defined()) {
+    const std::vector<std::int64_t> shape = to_vector(scale.shape);
+    // Every rank saves it, so that what a node holds is complete.
+    Part part{scale, {model::kLossScaleState, scale.dtype, shape, {0}, shape, {}}};
+    stored.push_back({part.slice.name, scale.dtype, shape, 0, scale.bytes()});
+    slices_.push_back(part.slice);
+    saved_.push_back(parts_.size());
+    parts_.push_back(std::move(part));
+  }
   layout_ = io::lay_out_safetensors(std::move(stored), {{"format", "trainerd"}}, io::Gaps::none);
 }
 
@@ -82,11 +91,16 @@ void Snapshot::fill(Backend& backend, Stream& stream, std::span<std::byte> segme
   });
 }
 
+/// A checkpoint of a job that does not scale the loss has no state of it: that stays as it is initially.
+bool Snapshot::is_in(const io::CheckpointReader& reader, const Part& part) {
+  return part.view != nullptr || reader.holds(part.slice.name);
+}
+
 void Snapshot::load(Backend& backend, Stream& stream, io::CheckpointReader& reader) const {
   std::vector<std::byte> staging;
   const auto read = [&](const io::TensorSlice& box, std::span<std::byte> out) { reader.read(box, out); };
   for (const Part& part : parts_)
-    if (part.trainable) load_part(backend, stream, part, read, staging);
+    if (part.trainable && is_in(reader, part)) load_part(backend, stream, part, read, staging);
 }
 
 std::vector<io::TensorSlice> Snapshot::not_shared() const {
@@ -100,10 +114,11 @@ void Snapshot::load_and_share(Backend& backend, Stream& stream, io::CheckpointRe
   std::vector<std::byte> staging;
   const auto read = [&](const io::TensorSlice& box, std::span<std::byte> out) { reader.read(box, out); };
   for (const Part& part : parts_)
-    if (part.trainable && part.view->saves_state()) load_part(backend, stream, part, read, staging);
+    if (part.trainable && (part.view == nullptr ? is_in(reader, part) : part.view->saves_state()))
+      load_part(backend, stream, part, read, staging);
   // Ranks with equal state have the same parts, in the same order.
   for (const Part& part : parts_) {
-    if (!part.trainable) continue;
+    if (!part.trainable || part.view == nullptr) continue;
     for (parallel::Communicator* group : part.view->replica_groups())
       group->broadcast(stream, part.elements, 0, {.label = "state of replicas"})->wait(stream);
   }

@@ -56,8 +56,9 @@ class Snapshot {
     bool weight = false;  ///< else an optimizer state
     bool trainable = true;
     bool owned = true;
-    const model::ParamView* view = nullptr;
+    const model::ParamView* view = nullptr;  ///< null: the state of loss scaling
   };
+  static bool is_in(const io::CheckpointReader& reader, const Part& part);
   static void load_part(kernels::Backend& backend, kernels::Stream& stream, const Part& part,
                         const ReadBox& read, std::vector<std::byte>& staging);
   bool has_base_ = false;

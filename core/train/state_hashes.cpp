@@ -18,6 +18,11 @@ StateHashes::StateHashes(const model::ParamStore& params) {
       }
     }
   }
+  if (params.loss_scale().defined()) {
+    names_.emplace_back(model::kLossScaleState);
+    tensors_.push_back(params.loss_scale());
+    on_host_.push_back(false);
+  }
 }
 
 void StateHashes::make(kernels::Backend& backend, kernels::Stream& stream, const kernels::Tensor& out) const {

@@ -14,6 +14,7 @@ struct StepOutcome {
   double grad_norm = 0;             ///< before clipping
   bool finite = true;               ///< loss and gradients are finite
   std::int64_t nonfinite_rank = 0;  ///< as in StepReport
+  bool overflow = false;  ///< gradients overflowed; nothing is updated, and the loss scale goes down
   bool unusable = false;  ///< token ids outside the vocabulary, or crowded experts: nothing is updated
   // This rank's own:
   std::string nonfinite = {};  ///< as in StepReport

@@ -221,7 +221,10 @@ void Trainer::add_shared_adapter_sums(const model::AdapterParams& adapter, const
                             "shared_heads_gradient");
 }
 
-void Trainer::initialise_tables() { model::fill_rope_tables(job_.model, rope_, backend_, *compute_); }
+void Trainer::initialise_tables() {
+  model::fill_rope_tables(job_.model, rope_, backend_, *compute_);
+  begin_loss_scale();
+}
 
 void Trainer::initialise() {
   initialise_tables();
@@ -339,7 +342,12 @@ void Trainer::control(const ReportSlot& slot) {
                             .outside = slot.votes.rows(2, 1),
                             .crowded = slot.votes.rows(4, 1),
                             .clip_norm = job_.optimizer.grad_clip,
-                            .values = slot.control});
+                            .values = slot.control,
+                            .loss_scale = params_.loss_scale(),
+                            .min_loss_scale = job_.precision.loss_scale.least,
+                            .step = slot.step,
+                            .beta1 = static_cast<float>(job_.optimizer.beta1),
+                            .beta2 = static_cast<float>(job_.optimizer.beta2)});
 }
 
 void Trainer::update(const ReportSlot& slot) {
@@ -351,6 +359,7 @@ void Trainer::update(const ReportSlot& slot) {
     optimizer->update(
         s, {.step = slot.step, .lr = slot.lr, .control = slot.control, .expert_counts = slot.expert_counts});
   backend_.close_list(s);
+  update_loss_scale(slot);
   params_.updated(s);
 }
 
@@ -370,8 +379,8 @@ StepReport Trainer::report() {
   if (job_.loss.expert_balance > 0) report.expert_balance = mean.expert_balance;
   report.expert_load = read_expert_load(slot);
   report.rewards = mean.rewards;
-  report.group_norms = read_group_norms(slot, mean.weight);
   backend_.read_back(*reports_, slot.control, std::as_writable_bytes(std::span(&values, 1)));
+  report.group_norms = read_group_norms(slot, mean.weight, static_cast<double>(values.loss_scale));
   backend_.read_back(*reports_, slot.votes, std::as_writable_bytes(std::span(&voted, 1)));
   if (slot.hashed) report.copy_hashes = read_hashes(*reports_, slot.copy_hashes);
   if (state_hashes_) report.changed_state = changed_state(*reports_, slot);
@@ -381,7 +390,10 @@ StepReport Trainer::report() {
   report.learning_rate = slot.lr;
   report.skipped = values.skip == StepControlValues::kSkipNonfinite;
   report.passed_over = values.skip == StepControlValues::kSkipJudged;
-  if (report.skipped) name_nonfinite(values, voted.nonfinite, report.nonfinite_rank, report.nonfinite);
+  report.overflow = values.skip == StepControlValues::kSkipOverflow;
+  if (params_.loss_scale().defined()) report.loss_scale = static_cast<double>(values.loss_scale);
+  if (report.skipped || report.overflow)
+    name_nonfinite(values, voted.nonfinite, report.nonfinite_rank, report.nonfinite);
   if (voted.outside > 0) report.outside_rank = rank_of_vote(voted.outside);
   if (values.skip == StepControlValues::kSkipCrowded) report.crowded_rank = rank_of_vote(voted.crowded);
   const auto save = static_cast<SaveVote>(static_cast<int>(voted.save));

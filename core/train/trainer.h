@@ -59,10 +59,13 @@ struct StepReport {
   /// The norm of each of `Trainer::norm_groups`, at the steps of metrics.grad_norms; else empty.
   std::vector<double> group_norms;
   double learning_rate = 0;
-  bool skipped = false;      ///< a value was not finite: nothing was updated on any rank
+  bool skipped = false;  ///< a value was not finite: nothing was updated on any rank
+  /// With precision.loss_scale: the scale that the step's gradients had.
+  std::optional<double> loss_scale;
+  bool overflow = false;     ///< gradients overflowed at it: nothing was updated, and it goes down
   bool passed_over = false;  ///< StepVerdict::skip: the same, finite or not
   std::int64_t nonfinite_rank =
-      0;  ///< if skipped: first rank with a non-finite gradient; 0 if only the loss is not finite
+      0;  ///< if skipped or overflow: first rank with a non-finite gradient; 0 if only the loss is not finite
   std::string nonfinite;  ///< on that rank: its first such tensor, or "loss"
   /// First rank whose device has token ids outside the vocabulary; nothing was updated on any rank.
   std::optional<std::int64_t> outside_rank;
@@ -104,14 +107,15 @@ class Trainer {
   /// Initialises constant tables, and adapters from the seed; the weights are loaded. Call `publish` after
   /// that.
   void initialise_adapters();
-  /// Initialises constant tables only; the parameters are loaded. Call `publish` after that.
+  /// Initialises constant tables and the loss scale only; the parameters are loaded. Call `publish` after
+  /// that.
   void initialise_tables();
   /// Sets the averages of weights to the loaded weights, if no averages were loaded.
   void begin_averages() { params_.begin_averages(*compute_); }
   /// Selects what evaluations read until the next call. Call it between steps. See ParamStore::read.
   void read(model::ParamStore::Read which) { params_.read(*compute_, which); }
   /// Call it after parameters were loaded into the master weights.
-  void publish() { params_.publish(*compute_); }
+  void publish();
 
   /// Issues step `step`, from 1, to the device. Reads the samples of this rank's part of the global batch. At
   /// most StepClock::kMaxSteps may be launched and not reported: a host that reports one step late leaves the
@@ -304,6 +308,9 @@ class Trainer {
   void make_gradients(const ReportSlot& slot, BatchSource& batches, const StepVote& vote);
   void control(const ReportSlot& slot);
   void update(const ReportSlot& slot);
+  // Loss scaling (trainer_scale.cpp).
+  void begin_loss_scale();
+  void update_loss_scale(const ReportSlot& slot);
   // Judged steps (trainer_judge.cpp).
   void take_judging(kernels::Arena& persistent);
   void read_own_loss(const kernels::Tensor& loss);
@@ -317,7 +324,7 @@ class Trainer {
   kernels::Tensor balance_sum() const;
   void sum_expert_counts(const ReportSlot& slot);
   std::vector<double> read_expert_load(const ReportSlot& slot);
-  std::vector<double> read_group_norms(const ReportSlot& slot, double weight);
+  std::vector<double> read_group_norms(const ReportSlot& slot, double weight, double loss_scale);
   // Hashes of the rank's state (trainer_hashes.cpp).
   std::vector<std::uint64_t> read_hashes(kernels::Stream& stream, const kernels::Tensor& hashes_C2);
   std::vector<std::string> changed_state(kernels::Stream& stream, const ReportSlot& slot);

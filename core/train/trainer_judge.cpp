@@ -98,6 +98,7 @@ StepOutcome Trainer::outcome(const ReportSlot& slot) {
                       .loss_weight = mean.weight,
                       .grad_norm = values.grad_norm,
                       .finite = values.skip != StepControlValues::kSkipNonfinite,
+                      .overflow = values.skip == StepControlValues::kSkipOverflow,
                       .unusable = values.skip == StepControlValues::kSkipOutside ||
                                   values.skip == StepControlValues::kSkipCrowded,
                       .own_loss = own_loss_};

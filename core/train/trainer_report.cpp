@@ -29,11 +29,11 @@ void Trainer::sum_groups(const ReportSlot& slot) {
 }
 
 /// Scales the norms to the mean over the counted tokens, as kernels::StepControl does with the total norm.
-std::vector<double> Trainer::read_group_norms(const ReportSlot& slot, double weight) {
+std::vector<double> Trainer::read_group_norms(const ReportSlot& slot, double weight, double loss_scale) {
   if (!norms_groups(slot.step)) return {};
   std::vector<double> norms(norm_groups().size());
   backend_.read_back(*reports_, slot.group_sums, std::as_writable_bytes(std::span(norms)));
-  const double to_mean = weight > 0 ? static_cast<double>(slot.loss_terms) / weight : 1;
+  const double to_mean = (weight > 0 ? static_cast<double>(slot.loss_terms) / weight : 1) / loss_scale;
   for (double& norm : norms) norm = std::sqrt(norm) * to_mean;
   return norms;
 }

@@ -249,6 +249,8 @@ class CheckpointReader {
   CheckpointReader(const CheckpointReader&) = delete;
   CheckpointReader& operator=(const CheckpointReader&) = delete;
   const Manifest& manifest() const;
+  /// True if a shard has boxes of this tensor.
+  bool holds(const std::string& tensor) const;
   /// Fills `out` with the box, row-major. Throws CheckpointError: no such tensor, another dtype or logical
   /// shape, a part that no shard holds, a short read.
   void read(const TensorSlice& box, std::span<std::byte> out);

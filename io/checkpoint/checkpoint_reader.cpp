@@ -201,6 +201,8 @@ CheckpointReader::~CheckpointReader() = default;
 
 const Manifest& CheckpointReader::manifest() const { return state_->manifest; }
 
+bool CheckpointReader::holds(const std::string& tensor) const { return state_->slices.contains(tensor); }
+
 void CheckpointReader::read(const TensorSlice& box, std::span<std::byte> out) {
   const std::string& where = state_->name;
   const auto found = state_->slices.find(box.name);

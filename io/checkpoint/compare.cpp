@@ -32,7 +32,7 @@ void widen(std::span<const std::byte> raw, std::vector<double>& out) {
   for (std::size_t i = 0; i < out.size(); ++i) {
     T value;
     std::memcpy(&value, raw.data() + i * sizeof(T), sizeof(T));
-    if constexpr (std::is_same_v<T, kernels::Bf16>) out[i] = static_cast<double>(kernels::to_float(value));
+    if constexpr (sizeof(T) == 2) out[i] = static_cast<double>(kernels::to_float(value));
     else out[i] = static_cast<double>(value);
   }
 }
@@ -117,6 +117,7 @@ void to_doubles(kernels::DType dtype, std::span<const std::byte> raw, std::vecto
   switch (dtype) {
     case kernels::DType::f32: return widen<float>(raw, out);
     case kernels::DType::bf16: return widen<kernels::Bf16>(raw, out);
+    case kernels::DType::f16: return widen<kernels::Fp16>(raw, out);
     case kernels::DType::i32: return widen<std::int32_t>(raw, out);
     case kernels::DType::f64: return widen<double>(raw, out);
     case kernels::DType::u8: return widen<std::uint8_t>(raw, out);

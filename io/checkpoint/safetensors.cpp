@@ -20,11 +20,12 @@ constexpr std::int64_t kMaxJsonBytes = 100'000'000;  // the limit of the format'
 constexpr std::int64_t kAlignment = 64;
 constexpr const char* kMetadata = "__metadata__";
 
-constexpr std::array<std::pair<DType, const char*>, 5> kDtypes{{{DType::f32, "F32"},
+constexpr std::array<std::pair<DType, const char*>, 6> kDtypes{{{DType::f32, "F32"},
                                                                 {DType::bf16, "BF16"},
                                                                 {DType::i32, "I32"},
                                                                 {DType::f64, "F64"},
-                                                                {DType::u8, "U8"}}};
+                                                                {DType::u8, "U8"},
+                                                                {DType::f16, "F16"}}};
 
 const char* word_of(DType dtype) {
   for (const auto& [type, word] : kDtypes)
@@ -35,7 +36,7 @@ const char* word_of(DType dtype) {
 DType parse_dtype(const std::string& word) {
   for (const auto& [type, known] : kDtypes)
     if (word == known) return type;
-  throw JsonError("dtype \"" + word + "\" is none of F32, BF16, I32, F64, U8");
+  throw JsonError("dtype \"" + word + "\" is none of F32, BF16, I32, F64, U8, F16");
 }
 
 bool is_padding(const StoredTensor& tensor) { return tensor.name.starts_with(kPaddingPrefix); }
@@ -66,7 +67,6 @@ void parse_entry(const nlohmann::json& entry, ForeignTensor& tensor) {
   parse_place(entry, tensor);
   for (const auto& [type, word] : kDtypes)
     if (tensor.dtype == word) check_bytes(type, tensor.shape, tensor.end - tensor.begin);
-  if (tensor.dtype == "F16") check_bytes(DType::bf16, tensor.shape, tensor.end - tensor.begin);
 }
 
 /// A parsed header: its tensors and the metadata under the format's special key.
@@ -82,8 +82,8 @@ std::string quoted(const std::string& text) { return to_text(nlohmann::ordered_j
 /// Appends `,"name":{...}`. Written as text for speed: a header has thousands of entries, and a plan makes a
 /// header for each rank that it records.
 void append_entry(std::string& text, const StoredTensor& tensor) {
-  text += (text.size() > 1 ? "," : "") + quoted(tensor.name) + ":{\"dtype\":\"" +
-          (tensor.word.empty() ? word_of(tensor.dtype) : tensor.word) + "\",\"shape\":[";
+  text += (text.size() > 1 ? "," : "") + quoted(tensor.name) + ":{\"dtype\":\"" + word_of(tensor.dtype) +
+          "\",\"shape\":[";
   for (std::size_t i = 0; i < tensor.shape.size(); ++i)
     text += (i > 0 ? "," : "") + std::to_string(tensor.shape[i]);
   text += "],\"data_offsets\":[" + std::to_string(tensor.begin) + "," + std::to_string(tensor.end) + "]}";

@@ -18,9 +18,6 @@ struct StoredTensor {
   std::vector<std::int64_t> shape;
   std::int64_t begin = 0;
   std::int64_t end = 0;
-  /// Written instead of the dtype's own name, for a dtype of the same size that only other programs have:
-  /// "F16".
-  std::string word = {};
 };
 
 /// The parsed header of a safetensors file: 8 bytes little-endian length, JSON, data.

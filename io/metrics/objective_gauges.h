@@ -5,8 +5,8 @@
 
 namespace trainerd::io {
 
-/// What the latest step minimised beside its loss, and what it says about pairs, groups of parameters and
-/// experts; each where the job has it.
+/// What the latest step minimised beside its loss, what it says about pairs, groups of parameters and
+/// experts, and its loss scale; each where the job has it.
 class ObjectiveGauges {
  public:
   explicit ObjectiveGauges(prometheus::Registry& registry) : r_(registry) {}
@@ -22,6 +22,10 @@ class ObjectiveGauges {
       rewards_.Add({{"answer", "rejected"}}).Set(r->rejected);
       reward_margin_.get().Set(r->margin);
       reward_accuracy_.get().Set(r->accuracy);
+    }
+    if (record.loss_scale) {
+      loss_scale_.get().Set(*record.loss_scale);
+      overflows_.get().Increment(record.overflow ? 1 : 0);
     }
     for (const auto& [group, norm] : record.grad_norms) group_norms_.Add({{"group", group}}).Set(norm);
   }
@@ -48,6 +52,11 @@ class ObjectiveGauges {
   Single<prometheus::Gauge> reward_accuracy_{
       gauge(r_, "trainerd_pair_accuracy_ratio",
             "Share of the latest step's pairs whose chosen answer has the higher reward.")};
+  Single<prometheus::Gauge> loss_scale_{gauge(
+      r_, "trainerd_loss_scale", "With precision.loss_scale, the factor of the latest step's gradients.")};
+  Single<prometheus::Counter> overflows_{
+      counter(r_, "trainerd_overflow_steps_total",
+              "Steps of this process that updated nothing because their gradients overflowed in fp16.")};
   prometheus::Family<prometheus::Gauge>& group_norms_ =
       gauge(r_, "trainerd_group_grad_norm",
             "Gradient norm by group of parameters, before clipping, of the latest step that took it.");

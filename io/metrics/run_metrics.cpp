@@ -98,8 +98,8 @@ struct RunMetrics::State {
                                      "time since the run's first start.");
   RankMetrics ranks{r};
   std::shared_ptr<CpuEnergy> cpu_energy;
-  Single<Counter> widened{
-      counter(r, "trainerd_widened_gemms_total", "Matrix products asked for in bf16 and computed in fp32.")};
+  Single<Counter> widened{counter(r, "trainerd_widened_gemms_total",
+                                  "Matrix products asked for in bf16 or fp16 and computed in fp32.")};
   Single<Counter> reference_gemms{
       counter(r, "trainerd_reference_gemms_total",
               "Matrix products that oneDNN computed by its slow reference implementation.")};
@@ -255,7 +255,8 @@ void RunMetrics::on_step(const StepRecord& record) {
   State& s = *state_;
   s.step.get().Set(static_cast<double>(record.step));
   s.loss.get().Set(record.loss);
-  s.grad_norm.get().Set(record.grad_norm);
+  // That of an overflow is not finite, which alerts take for divergence.
+  if (!record.overflow) s.grad_norm.get().Set(record.grad_norm);
   s.objective.show(record);
   s.learning_rate.get().Set(record.learning_rate);
   s.tokens_per_second.get().Set(record.tokens_per_second);

@@ -48,10 +48,10 @@ constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kCheckpoint = "checkpoint";
 constexpr const char* kAverages = "averages";
 
-constexpr std::array<const char*, 19> kNotices{"start",   "resume",    "change",   "warning",    "stop",
+constexpr std::array<const char*, 20> kNotices{"start",   "resume",    "change",   "warning",    "stop",
                                                "failure", "finish",    "restart",  "durable",    "node",
                                                "hang",    "straggler", "injected", "corruption", "withdrawn",
-                                               "spike",   "recovered", "graphs",   "device"};
+                                               "spike",   "recovered", "graphs",   "device",     "overflow"};
 
 std::vector<std::string> strings_of(const nlohmann::json& list) {
   if (!list.is_array()) throw JsonError("\"details\" is not a list");
@@ -241,6 +241,8 @@ std::string to_json_line(const StepRecord& record) {
   for (const auto& [group, norm] : record.grad_norms) line["grad_norms"][group] = norm;
   line["learning_rate"] = record.learning_rate;
   if (record.skipped) line["skipped"] = true;
+  if (record.loss_scale) line["loss_scale"] = *record.loss_scale;
+  if (record.overflow) line["overflow"] = true;
   line["step_seconds"] = record.step_seconds;
   line["tokens_per_second"] = record.tokens_per_second;
   if (record.mfu) line["mfu"] = *record.mfu;
@@ -275,6 +277,8 @@ StepRecord parse_step_record(const std::string& text) {
     }
     record.learning_rate = real_member(line, "learning_rate");
     if (line.contains("skipped")) record.skipped = bool_member(line, "skipped");
+    if (line.contains("loss_scale")) record.loss_scale = real_member(line, "loss_scale");
+    if (line.contains("overflow")) record.overflow = bool_member(line, "overflow");
     record.step_seconds = real_member(line, "step_seconds");
     record.tokens_per_second = real_member(line, "tokens_per_second");
     if (line.contains("mfu")) record.mfu = real_member(line, "mfu");
@@ -377,7 +381,8 @@ void add_to(WallLedger& ledger, const NoticeRecord& notice) {
     case NoticeKind::spike:
     case NoticeKind::recovered:
     case NoticeKind::graphs:
-    case NoticeKind::device: return;
+    case NoticeKind::device:
+    case NoticeKind::overflow: return;
   }
 }
 

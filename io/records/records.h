@@ -42,12 +42,14 @@ struct StepRecord {
   /// Norms per group of parameters, by name; only with metrics.grad_norms and at its steps.
   std::vector<std::pair<std::string, double>> grad_norms = {};
   double learning_rate = 0;
-  bool skipped = false;  ///< skipped by supervise.spikes: no update was made
+  bool skipped = false;                   ///< by supervise.spikes, or for an overflow: no update was made
+  std::optional<double> loss_scale = {};  ///< with precision.loss_scale: the factor that gradients had
+  bool overflow = false;                  ///< gradients overflowed at that scale
   double step_seconds = 0;
   double tokens_per_second = 0;
   std::optional<double> mfu;  ///< absent if the device's peak is unknown
   base::TimeLedger time;
-  std::int64_t widened_gemms = 0;        ///< so far: bf16 GEMMs computed in fp32
+  std::int64_t widened_gemms = 0;        ///< so far: bf16 or fp16 GEMMs computed in fp32
   std::int64_t reference_gemms = 0;      ///< so far: GEMMs that oneDNN computed with its slow reference loops
   std::int64_t own_attention = 0;        ///< so far: attention calls on a GPU without a library kernel
   std::int64_t missed_gemm_choices = 0;  ///< so far: GEMMs without an applicable timed choice
@@ -201,7 +203,8 @@ enum class NoticeKind : std::uint8_t {
   spike,
   recovered,
   graphs,
-  device
+  device,
+  overflow
 };
 /// Returns "start", "resume", ...: the `event` of its line.
 const char* name_of(NoticeKind kind);

@@ -72,6 +72,7 @@ std::vector<Attempt> attempts_of(const std::vector<NoticeRecord>& notices) {
       case NoticeKind::recovered:
       case NoticeKind::graphs:
       case NoticeKind::device:
+      case NoticeKind::overflow:
       case NoticeKind::warning: break;
     }
   }

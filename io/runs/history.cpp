@@ -32,7 +32,7 @@ std::vector<EvaluationRecord> every_other(const std::vector<EvaluationRecord>& r
 bool is_turn(NoticeKind kind) {
   return kind != NoticeKind::change && kind != NoticeKind::warning && kind != NoticeKind::injected &&
          kind != NoticeKind::corruption && kind != NoticeKind::withdrawn && kind != NoticeKind::spike &&
-         kind != NoticeKind::recovered && kind != NoticeKind::graphs;
+         kind != NoticeKind::recovered && kind != NoticeKind::graphs && kind != NoticeKind::overflow;
 }
 
 }  // namespace

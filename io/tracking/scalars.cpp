@@ -8,11 +8,11 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepRecord& record)
   std::vector<std::pair<std::string, double>> scalars{
       {"loss", record.loss},
       {"learning_rate", record.learning_rate},
-      {"grad_norm", record.grad_norm},
       {"step_seconds", record.step_seconds},
       {"tokens", static_cast<double>(record.tokens)},
       {"tokens_per_second", record.tokens_per_second},
   };
+  if (!record.overflow) scalars.emplace_back("grad_norm", record.grad_norm);
   if (record.z_loss) scalars.emplace_back("z_loss", *record.z_loss);
   if (record.expert_balance) scalars.emplace_back("expert_balance", *record.expert_balance);
   if (!record.expert_load.empty())
@@ -25,6 +25,7 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepRecord& record)
     scalars.emplace_back("rewards/rejected", r->rejected);
   }
   for (const auto& [group, norm] : record.grad_norms) scalars.emplace_back("grad_norms/" + group, norm);
+  if (record.loss_scale) scalars.emplace_back("loss_scale", *record.loss_scale);
   if (record.mfu) scalars.emplace_back("mfu", *record.mfu);
   for (const base::LedgerPartInfo& part : base::kLedgerParts)
     scalars.emplace_back(std::string("time/") + part.name, record.time[part.part]);

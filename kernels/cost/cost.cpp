@@ -347,6 +347,9 @@ Cost cost(const AverageUpdate& a, const Target& t) {
           on_host(t, a.host_weights, weights) + on_host(t, a.host_average, average)};
 }
 
+Cost cost(const LossScaleUpdate& a, const Target&) {
+  return {1, 2 * sum_bytes({&a.state}) + sum_bytes({&a.control})};
+}
 Cost cost(const ExpertBiasUpdate& a, const Target&) {
   return {3 * numel(a.bias_E), sum_bytes({&a.count_E}) + 2 * sum_bytes({&a.bias_E})};
 }

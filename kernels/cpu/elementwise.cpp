@@ -10,8 +10,6 @@
 namespace trainerd::kernels {
 namespace {
 
-bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
-
 /// The four values of `normal_at` that share one Philox call, with the same bits.
 void four_normals(std::uint64_t key, std::uint64_t quad, float out[4]) {
   const auto r = philox(key, quad, 0);
@@ -60,9 +58,8 @@ void CpuBackend::add(Stream&, const Add& a) {
 
 void CpuBackend::scale(Stream&, const Scale& a) {
   const std::int64_t size = size_of(a.x.dtype);
-  base::check((a.x.dtype == DType::f32 || a.x.dtype == DType::bf16) && a.out.dtype == a.x.dtype &&
-                  a.out.numel() == a.x.numel(),
-              "scale: fp32 or bf16, out alike");
+  base::check(is_float(a.x.dtype) && a.out.dtype == a.x.dtype && a.out.numel() == a.x.numel(),
+              "scale: fp32, bf16 or fp16, out alike");
   for_each_block(pool_, a.x.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
     vector_.scale(a.x.dtype, a.x.data + begin * size, a.factor, a.out.data + begin * size, end - begin);
   });
@@ -70,9 +67,9 @@ void CpuBackend::scale(Stream&, const Scale& a) {
 
 void CpuBackend::dropout(Stream&, const Dropout& a) {
   const std::int64_t size = size_of(a.x.dtype);
-  base::check((a.x.dtype == DType::f32 || a.x.dtype == DType::bf16) && a.out.dtype == a.x.dtype &&
-                  a.out.numel() == a.x.numel() && a.rate >= 0 && a.rate < 1,
-              "dropout: fp32 or bf16, out alike, a rate of 0 to 1");
+  base::check(is_float(a.x.dtype) && a.out.dtype == a.x.dtype && a.out.numel() == a.x.numel() &&
+                  a.rate >= 0 && a.rate < 1,
+              "dropout: fp32, bf16 or fp16, out alike, a rate of 0 to 1");
   const std::uint32_t threshold = dropout_threshold(a.rate);
   const float scale = dropout_scale(a.rate);
   for_each_block(pool_, a.x.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
@@ -93,7 +90,7 @@ void CpuBackend::dropout(Stream&, const Dropout& a) {
 void CpuBackend::cast(Stream& stream, const Cast& a) {
   base::check(a.in.numel() == a.out.numel(), "cast: as many elements out as in");
   if (a.in.dtype == a.out.dtype) return copy(stream, a.in, a.out);
-  base::check(is_float(a.in.dtype) && is_float(a.out.dtype), "cast: between fp32 and bf16");
+  check_not_mixed(a.in.dtype, a.out.dtype);
   for_each_block(pool_, a.in.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
     vector_.cast(a.in.dtype, a.in.data + begin * size_of(a.in.dtype), a.out.dtype,
                  a.out.data + begin * size_of(a.out.dtype), end - begin);
@@ -121,8 +118,8 @@ void CpuBackend::copy_rows(Stream&, const CopyRows& a) {
 
 void CpuBackend::sum_parts(Stream&, const SumParts& a) {
   const std::int64_t n = a.out.numel();
-  base::check(is_float(a.x.dtype) && is_float(a.out.dtype) && a.parts >= 1 && a.x.numel() == a.parts * n,
-              "sum_parts: parts of the size of out, all in fp32 or bf16");
+  check_not_mixed(a.x.dtype, a.out.dtype);
+  base::check(a.parts >= 1 && a.x.numel() == a.parts * n, "sum_parts: parts of the size of out");
   for_each_block(pool_, n, kBlockElements, [&](std::int64_t begin, std::int64_t end) {
     vector_.sum_parts(a.x.dtype, a.x.data + begin * size_of(a.x.dtype), a.parts, n, a.out.dtype,
                       a.out.data + begin * size_of(a.out.dtype), end - begin, a.mode);
@@ -131,8 +128,8 @@ void CpuBackend::sum_parts(Stream&, const SumParts& a) {
 
 void CpuBackend::init_normal(Stream&, const InitNormal& a) {
   base::check(a.x.numel() == a.rows * a.columns, "init: the shard is rows x columns");
-  base::check(a.x.dtype == DType::f32 || a.x.dtype == DType::bf16, "init: fp32 or bf16");
-  const bool narrow = a.x.dtype == DType::bf16;
+  base::check(is_float(a.x.dtype), "init: fp32, bf16 or fp16");
+  const bool narrow = a.x.dtype != DType::f32;
   const auto fill = a.draw == Draw::uniform ? fill_uniform : fill_normal;
   for_each_block(pool_, a.x.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
     std::array<float, kDrawn> drawn;
@@ -144,7 +141,8 @@ void CpuBackend::init_normal(Stream&, const InitNormal& a) {
       float* x = narrow ? drawn.data() : a.x.as<float>() + i;
       fill(x, a.key, static_cast<std::uint64_t>(row * a.logical_columns + column), inside, a.mean, a.stddev);
       std::fill(x + inside, x + run, 0.0f);
-      if (narrow) std::transform(x, x + run, a.x.as<Bf16>() + i, [](float value) { return to_bf16(value); });
+      if (a.x.dtype == DType::bf16) std::transform(x, x + run, a.x.as<Bf16>() + i, rounded_to<Bf16>);
+      if (a.x.dtype == DType::f16) std::transform(x, x + run, a.x.as<Fp16>() + i, rounded_to<Fp16>);
       i += run;
     }
   });

@@ -31,6 +31,7 @@ void CpuBackend::embedding_forward(Stream&, const EmbeddingForward& a) {
   const std::int64_t tokens = a.out_TD.size(0), d = a.out_TD.size(1);
   base::check(a.tokens_T.numel() == tokens && a.table_VD.size(1) == d,
               "embedding: shapes of tokens, table and output");
+  check_weights(a.out_TD.dtype, a.table_VD.dtype);
   base::check(!a.positions_table_SD.defined() || a.positions_table_SD.dtype == a.table_VD.dtype,
               "embedding: both tables have one dtype");
   for_each_block(pool_, tokens, rows_per_block(d),
@@ -39,6 +40,7 @@ void CpuBackend::embedding_forward(Stream&, const EmbeddingForward& a) {
 
 void CpuBackend::embedding_backward(Stream& stream, const EmbeddingBackward& a) {
   const std::int64_t tokens = a.rows_T.numel(), held = a.dtable_VD.size(0);
+  check_not_mixed(a.dout_TD.dtype, a.dtable_VD.dtype);
   base::check(a.dout_TD.size(0) == tokens && a.dout_TD.size(1) == a.dtable_VD.size(1),
               "embedding: shapes of rows, dout and dtable");
   const ArenaScope scope(stream.scratch());

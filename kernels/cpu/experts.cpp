@@ -12,19 +12,12 @@
 namespace trainerd::kernels {
 namespace {
 
-/// Calls `f` with a float, or Bf16, of the dtype.
+/// Calls `f` with a float, Bf16 or Fp16, of the dtype.
 template <class F>
 void with_activation(DType dtype, const F& f) {
   if (dtype == DType::bf16) f(Bf16{});
+  else if (dtype == DType::f16) f(Fp16{});
   else f(float{});
-}
-
-float widened_value(float x) { return x; }
-float widened_value(Bf16 x) { return to_float(x); }
-template <class T>
-T narrowed_value(float x) {
-  if constexpr (std::is_same_v<T, Bf16>) return to_bf16(x);
-  else return x;
 }
 
 /// The K largest of `values`; of equal ones the first.
@@ -67,13 +60,13 @@ float chosen_sum(const float* probs, const std::int32_t* chosen, std::int64_t co
 template <class T>
 void score_experts(RouterScore score, const T* logits, std::int64_t experts, float* probs) {
   if (score == RouterScore::sigmoid) {
-    for (std::int64_t e = 0; e < experts; ++e) probs[e] = 1 / (1 + std::exp(-widened_value(logits[e])));
+    for (std::int64_t e = 0; e < experts; ++e) probs[e] = 1 / (1 + std::exp(-to_float(logits[e])));
     return;
   }
-  float largest = widened_value(logits[0]);
-  for (std::int64_t e = 1; e < experts; ++e) largest = std::max(largest, widened_value(logits[e]));
+  float largest = to_float(logits[0]);
+  for (std::int64_t e = 1; e < experts; ++e) largest = std::max(largest, to_float(logits[e]));
   float sum = 0;
-  for (std::int64_t e = 0; e < experts; ++e) sum += probs[e] = std::exp(widened_value(logits[e]) - largest);
+  for (std::int64_t e = 0; e < experts; ++e) sum += probs[e] = std::exp(to_float(logits[e]) - largest);
   for (std::int64_t e = 0; e < experts; ++e) probs[e] /= sum;
 }
 
@@ -112,7 +105,7 @@ void route_back_token(const RouteBackward& a, std::int64_t t) {
   T* dlogits = a.dlogits_TE.as<T>() + t * experts;
   if (a.loss_T.defined()) a.loss_T.as<float>()[t] = 0;
   if (chosen[0] < 0) {  // padding
-    std::fill_n(dlogits, experts, narrowed_value<T>(0));
+    std::fill_n(dlogits, experts, rounded_to<T>(0));
     return;
   }
   const float* dweight = a.dweight_TK.as<float>() + t * copies;
@@ -129,6 +122,9 @@ void route_back_token(const RouteBackward& a, std::int64_t t) {
     for (std::int64_t e = 0; e < experts; ++e)
       dprobs[static_cast<std::size_t>(e)] = (factor * counts[e] - (shares ? loss : 0.0f)) / sum;
     if (a.loss_T.defined()) a.loss_T.as<float>()[t] = loss;
+    if (a.loss_scale.defined())
+      for (std::int64_t e = 0; e < experts; ++e)
+        dprobs[static_cast<std::size_t>(e)] *= *a.loss_scale.as<float>();
   }
   // weight = factor prob / share, so dprob = factor (dweight - sum of dweight prob / share) / share.
   const float share = a.normalise ? chosen_sum(probs, chosen, copies) : 1.0f;
@@ -138,13 +134,13 @@ void route_back_token(const RouteBackward& a, std::int64_t t) {
     dprobs[static_cast<std::size_t>(chosen[k])] += a.factor * (dweight[k] - mean) / share;
   if (a.score == RouterScore::sigmoid) {
     for (std::int64_t e = 0; e < experts; ++e)
-      dlogits[e] = narrowed_value<T>(probs[e] * (1 - probs[e]) * dprobs[static_cast<std::size_t>(e)]);
+      dlogits[e] = rounded_to<T>(probs[e] * (1 - probs[e]) * dprobs[static_cast<std::size_t>(e)]);
     return;
   }
   float inner = 0;
   for (std::int64_t e = 0; e < experts; ++e) inner += dprobs[static_cast<std::size_t>(e)] * probs[e];
   for (std::int64_t e = 0; e < experts; ++e)
-    dlogits[e] = narrowed_value<T>(probs[e] * (dprobs[static_cast<std::size_t>(e)] - inner));
+    dlogits[e] = rounded_to<T>(probs[e] * (dprobs[static_cast<std::size_t>(e)] - inner));
 }
 
 /// Rows [first_E[expert], first_E[expert + 1]) of x.
@@ -319,8 +315,7 @@ void CpuBackend::add_expert_bias(Stream&, const AddExpertBias& a) {
       for_each_used_row(pool_, a.first_E, columns, [&](std::int64_t r, std::int64_t expert) {
         const W* bias = a.bias_EN.as<W>() + expert * columns;
         T* y = a.y_RN.as<T>() + r * columns;
-        for (std::int64_t i = 0; i < columns; ++i)
-          y[i] = narrowed_value<T>(widened_value(y[i]) + widened_value(bias[i]));
+        for (std::int64_t i = 0; i < columns; ++i) y[i] = rounded_to<T>(to_float(y[i]) + to_float(bias[i]));
       });
     });
   });
@@ -342,11 +337,10 @@ void CpuBackend::expert_bias_backward(Stream&, const ExpertBiasBackward& a) {
         const T* dy = a.dy_RN.as<T>() + r * columns + begin;
         const float weight = source == nullptr ? 1.0f : a.weight_TK.as<float>()[source[r]];
         for (std::int64_t i = 0; i < count; ++i)
-          sums[static_cast<std::size_t>(i)] += weight * widened_value(dy[i]);
+          sums[static_cast<std::size_t>(i)] += weight * to_float(dy[i]);
       }
       for (std::int64_t i = 0; i < count; ++i)
-        dbias[i] =
-            narrowed_value<G>((add ? widened_value(dbias[i]) : 0.0f) + sums[static_cast<std::size_t>(i)]);
+        dbias[i] = rounded_to<G>((add ? to_float(dbias[i]) : 0.0f) + sums[static_cast<std::size_t>(i)]);
     };
     if (a.dbias_EN.defined())
       with_activation(a.dbias_EN.dtype, [&]<class G>(G) {
@@ -361,7 +355,7 @@ void CpuBackend::expert_bias_backward(Stream&, const ExpertBiasBackward& a) {
         const T* dy = a.dy_RN.as<T>() + r * columns;
         const W* bias = a.bias_EN.as<W>() + expert * columns;
         float sum = 0;
-        for (std::int64_t i = 0; i < columns; ++i) sum += widened_value(dy[i]) * widened_value(bias[i]);
+        for (std::int64_t i = 0; i < columns; ++i) sum += to_float(dy[i]) * to_float(bias[i]);
         a.dweight_TK.as<float>()[source[r]] += sum;
       });
     });

@@ -130,8 +130,8 @@ bool run_blocks(GemmCache& cache, base::ThreadPool& pool, const Target& target, 
   return whole.is_reference() || last.is_reference();
 }
 
-/// bf16 operands on a machine without bf16 instructions. Converts the input to fp32 once, and the weight in
-/// blocks of output features. Results are rounded once. Returns the same as `run_blocks`.
+/// fp16 operands, or bf16 on a machine without bf16 instructions. Converts the input to fp32 once, and the
+/// weight in blocks of output features. Results are rounded once. Returns the same as `run_blocks`.
 bool run_widened(GemmCache& cache, base::ThreadPool& pool, const Target& target, const VectorKernels& vector,
                  const LinearCall& c, std::byte* scratch) {
   const GemmKernels& kernels = gemm_kernels_of(target.isa);

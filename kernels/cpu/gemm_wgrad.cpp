@@ -145,7 +145,7 @@ bool run_amx(const WgradCall& c, GemmCache& cache, const Target& target) {
   return reference;
 }
 
-/// Uses oneDNN's matmul with dy read by columns, in fp32 if the machine has no bf16 GEMM. Returns true if
+/// Uses oneDNN's matmul with dy read by columns, in fp32 if the operands are `widened`. Returns true if
 /// oneDNN used its reference implementation.
 bool run_library(const WgradCall& c, GemmCache& cache, const VectorKernels& vector, const Target& target) {
   const LinearWgrad& a = c.args;

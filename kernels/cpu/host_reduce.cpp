@@ -11,13 +11,13 @@ namespace {
 
 template <class Acc, class T>
 Acc load(T x) {
-  if constexpr (std::is_same_v<T, Bf16>) return static_cast<Acc>(to_float(x));
+  if constexpr (sizeof(T) == 2) return static_cast<Acc>(to_float(x));
   else return static_cast<Acc>(x);
 }
 
 template <class T, class Acc>
 T store(Acc x) {
-  if constexpr (std::is_same_v<T, Bf16>) return to_bf16(static_cast<float>(x));
+  if constexpr (sizeof(T) == 2) return rounded_to<T>(static_cast<float>(x));
   else return static_cast<T>(x);
 }
 
@@ -60,6 +60,9 @@ void host_reduce(HostReduce op, DType dtype, DType accumulate, std::span<const s
     case DType::bf16:
       return wide ? reduce<Bf16, double>(op, inputs, out, count)
                   : reduce<Bf16, float>(op, inputs, out, count);
+    case DType::f16:
+      return wide ? reduce<Fp16, double>(op, inputs, out, count)
+                  : reduce<Fp16, float>(op, inputs, out, count);
     case DType::f64: return reduce<double, double>(op, inputs, out, count);
     case DType::i32: return reduce<std::int32_t, std::int64_t>(op, inputs, out, count);
     case DType::u8: break;

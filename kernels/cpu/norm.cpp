@@ -17,6 +17,7 @@ void CpuBackend::add_norm_forward(Stream&, const AddNormForward& a) {
               "norm: shapes of input, output and weight");
   base::check(!a.bias_D.defined() || a.bias_D.dtype == a.weight_D.dtype,
               "norm: weight and bias have one dtype");
+  check_weights(a.residual_TD.dtype, a.weight_D.dtype);
   for_each_block(pool_, tokens, rows_per_block(d),
                  [&](std::int64_t begin, std::int64_t end) { vector_.add_norm_forward(a, begin, end); });
 }
@@ -25,6 +26,7 @@ void CpuBackend::add_norm_backward(Stream& stream, const AddNormBackward& a) {
   const std::int64_t tokens = a.sum_TD.size(0), d = a.sum_TD.size(1);
   base::check(a.dx_TD.numel() == tokens * d && a.dy_TD.numel() == tokens * d && a.dweight_D.numel() == d,
               "norm: shapes of the gradients");
+  check_weights(a.sum_TD.dtype, a.weight_D.dtype);
   const ArenaScope scope(stream.scratch());
   auto* partial =
       reinterpret_cast<float*>(stream.scratch().take_bytes(scratch_bytes(a, target_), MemoryTerm::workspace));

@@ -17,6 +17,7 @@ void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& rop
   base::check(q_weight_E.defined() == k_weight_E.defined() &&
                   (!q_weight_E.defined() || q_weight_E.dtype == k_weight_E.dtype),
               "qk norm: both weights or none, of one dtype");
+  if (q_weight_E.defined()) check_weights(qkv.dtype, q_weight_E.dtype);
 }
 
 }  // namespace

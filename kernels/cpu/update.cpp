@@ -80,25 +80,51 @@ StepControlValues control_of(const Tensor& control) {
   return values;
 }
 
+LossScaleState loss_scale_of(const Tensor& state) {
+  LossScaleState values;
+  base::check(state.dtype == DType::f32 && state.bytes() == sizeof(values),
+              "a loss scale is one LossScaleState");
+  std::memcpy(&values, state.data, sizeof(values));
+  return values;
+}
+
 }  // namespace
 
 void CpuBackend::step_control(Stream&, const StepControl& a) {
   const double total = *a.square_sum.as<double>(), weight = *a.weight.as<double>();
   const double to_mean = weight > 0 ? a.nominal_weight / weight : 1;
+  LossScaleState scaling;
   StepControlValues values;
   values.nonfinite = *a.nonfinite.as<std::int32_t>();
-  values.grad_norm = std::sqrt(total) * to_mean;
+  if (a.loss_scale.defined()) {
+    scaling = loss_scale_of(a.loss_scale);
+    values.loss_scale = scaling.value;
+    const auto correction = [&](float beta) {
+      return adam_correction(beta, a.step - static_cast<std::int64_t>(scaling.skipped));
+    };
+    values.correction1 = correction(a.beta1), values.correction2 = correction(a.beta2);
+  }
+  // Scales are powers of two, so that this rounds nothing.
+  const double factor = to_mean / static_cast<double>(scaling.value);
+  const bool lowers = a.loss_scale.defined() && static_cast<double>(scaling.value) > a.min_loss_scale;
+  values.grad_norm = std::sqrt(total) * factor;
   if (a.outside.defined() && *a.outside.as<float>() != 0) values.skip = StepControlValues::kSkipOutside;
-  else if (!std::isfinite(total) || !std::isfinite(*a.loss.as<double>()))
+  else if (!std::isfinite(*a.loss.as<double>()) || (!std::isfinite(total) && !lowers))
     values.skip = StepControlValues::kSkipNonfinite;
   else if (a.crowded.defined() && *a.crowded.as<float>() != 0) values.skip = StepControlValues::kSkipCrowded;
+  else if (!std::isfinite(total)) values.skip = StepControlValues::kSkipOverflow;
   else if (weight == 0) values.skip = StepControlValues::kSkipEmpty;
   else
-    values.grad_factor = static_cast<float>(a.clip_norm > 0 && values.grad_norm > a.clip_norm
-                                                ? a.clip_norm / values.grad_norm * to_mean
-                                                : to_mean);
+    values.grad_factor = static_cast<float>(
+        a.clip_norm > 0 && values.grad_norm > a.clip_norm ? a.clip_norm / values.grad_norm * factor : factor);
   base::check(a.values.bytes() == sizeof(values), "step control: the output is one StepControlValues");
   std::memcpy(a.values.data, &values, sizeof(values));
+}
+
+void CpuBackend::loss_scale_update(Stream&, const LossScaleUpdate& a) {
+  check_args(a);
+  const LossScaleState state = updated(loss_scale_of(a.state), a, control_of(a.control).skip);
+  std::memcpy(a.state.data, &state, sizeof(state));
 }
 
 void CpuBackend::adamw_update(Stream&, const AdamwUpdate& a) {
@@ -114,10 +140,8 @@ void CpuBackend::adamw_update(Stream&, const AdamwUpdate& a) {
   run.beta1 = a.beta1;
   run.beta2 = a.beta2;
   run.eps = a.eps;
-  run.correction1 =
-      static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(a.beta1), static_cast<double>(a.step))));
-  run.correction2 =
-      static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(a.beta2), static_cast<double>(a.step))));
+  run.correction1 = control.correction1 != 0 ? control.correction1 : adam_correction(a.beta1, a.step);
+  run.correction2 = control.correction2 != 0 ? control.correction2 : adam_correction(a.beta2, a.step);
   if (a.params.defined()) run.param_dtype = a.params.dtype;
   run.master_dtype = a.master.dtype;
   run.moment_dtype = a.moment1.dtype;
@@ -148,6 +172,8 @@ void CpuBackend::momentum_update(Stream&, const MomentumUpdate& a) {
   const std::int64_t n = a.direction.numel();
   base::check(a.direction.dtype == DType::f32 && a.grads.numel() == n && a.momentum.numel() == n,
               "momentum: an fp32 direction as long as gradients and momentum");
+  base::check(a.grads.dtype != DType::f16 && a.momentum.dtype != DType::f16,
+              "momentum: gradients and momentum in fp32 or bf16");
   const StepControlValues control = control_of(a.control);
   for_each_block(pool_, n, kBlockElements, [&](std::int64_t begin, std::int64_t end) {
     float* direction = a.direction.as<float>() + begin;
@@ -166,7 +192,7 @@ void CpuBackend::momentum_update(Stream&, const MomentumUpdate& a) {
 
 void CpuBackend::average_update(Stream&, const AverageUpdate& a) {
   base::check(a.average.dtype == DType::f32 && a.weights.numel() == a.average.numel() &&
-                  (a.weights.dtype == DType::f32 || a.weights.dtype == DType::bf16),
+                  a.weights.dtype != DType::f16,
               "average: fp32 of as many weights in fp32 or bf16");
   if (control_of(a.control).skip != 0) return;
   for_each_block(pool_, a.average.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {

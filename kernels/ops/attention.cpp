@@ -40,7 +40,7 @@ void check_block(const AttentionBlock& b, const HeadView& q, const HeadView& k, 
         "attention: a window is of a causal mask and holds at least a key");
   check(b.softcap >= 0 && b.softcap <= std::numeric_limits<float>::max(),
         "attention: a softcap is a number above 0, or 0 for none");
-  check(q.dtype == DType::f32 || q.dtype == DType::bf16, "attention: fp32 or bf16");
+  check(is_float(q.dtype), "attention: fp32, bf16 or fp16");
   check(k.dtype == q.dtype && v.dtype == q.dtype, "attention: activations are of one dtype");
   check_view(q, q.rows, h.heads, h.head_size);
   check_view(k, k.rows, h.kv_heads, h.head_size);
@@ -65,8 +65,8 @@ void check_sums(const Tensor& lse_HT, const HeadView& q) {
 }
 
 void check_sinks(const Tensor& sinks_H, const HeadView& out) {
-  check(out.dtype == DType::f32 || out.dtype == DType::bf16, "attention: fp32 or bf16");
-  check(sinks_H.dtype == DType::f32 || sinks_H.dtype == DType::bf16, "attention: sinks are fp32 or bf16");
+  check(is_float(out.dtype), "attention: fp32, bf16 or fp16");
+  check_not_mixed(out.dtype, sinks_H.dtype);
   check(sinks_H.numel() == out.heads, "attention: a sink for each head");
 }
 

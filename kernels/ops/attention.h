@@ -176,8 +176,8 @@ struct AttentionBackward {
 /// backward of attention then only needs these two. (Xiao et al., arXiv 2309.17453; learned, as in gpt-oss.)
 struct AttentionSinkForward {
   HeadView out_THE;
-  Tensor lse_HT;   ///< f32
-  Tensor sinks_H;  ///< f32 or bf16
+  Tensor lse_HT;  ///< f32
+  Tensor sinks_H;
 
   bool operator==(const AttentionSinkForward&) const = default;
 };

@@ -36,7 +36,7 @@ struct Cast {
 /// 2014). An element is dropped if `dropout_bits` (kernels/tensor/rng.h) of `key` and `first` + i are below
 /// `dropout_threshold(rate)`. `out` may be `x`. The same call on a gradient is the backward.
 struct Dropout {
-  Tensor x;  ///< f32 or bf16
+  Tensor x;  ///< fp32, bf16 or fp16
   Tensor out;
   float rate = 0;  ///< below 1, in steps of 1 / 65536
   std::uint64_t key = 0;
@@ -48,8 +48,8 @@ struct Dropout {
 /// out (+)= x[0] + x[1] + ..., in that order, each addition in fp32. The previous `out` is added last. A bf16
 /// `out` is rounded once, to nearest even.
 struct SumParts {
-  Tensor x;            ///< fp32 or bf16: parts of the size of `out`, concatenated
-  Tensor out;          ///< fp32 or bf16; must not overlap `x`
+  Tensor x;            ///< fp32, bf16 or fp16: parts of the size of `out`, concatenated
+  Tensor out;          ///< the same, bf16 and fp16 not mixed; must not overlap `x`
   std::int64_t parts;  ///< at least 1
   WriteMode mode = WriteMode::assign;
 
@@ -84,8 +84,8 @@ constexpr std::int64_t undealt_row(std::int64_t row, std::int64_t ranks, std::in
 /// Copies `columns` columns of all rows, in the dtype of `out` (rounded to nearest even). With another order
 /// than `kept`, `in` has its rows in the one order and `out` in the other.
 struct CopyRows {
-  Tensor in;   ///< f32 or bf16, two dims
-  Tensor out;  ///< f32 or bf16, as many rows; must not overlap `in`
+  Tensor in;   ///< fp32, bf16 or fp16, two dims
+  Tensor out;  ///< the same, bf16 and fp16 not mixed, as many rows; must not overlap `in`
   std::int64_t columns = 0;
   std::int64_t in_column = 0, out_column = 0;  ///< the first column that is read, and written
   RowOrder order = RowOrder::kept;
@@ -96,12 +96,12 @@ struct CopyRows {
 /// Throws std::logic_error if the shapes do not match. Every backend calls it, including the meta backend.
 inline void check_args(const CopyRows& a) {
   const auto has = [&](const Tensor& x, std::int64_t column) {
-    return (x.dtype == DType::f32 || x.dtype == DType::bf16) && x.shape.ndim == 2 && column >= 0 &&
-           column + a.columns <= x.size(1);
+    return x.shape.ndim == 2 && column >= 0 && column + a.columns <= x.size(1);
   };
+  check_not_mixed(a.in.dtype, a.out.dtype);
   base::check(
       has(a.in, a.in_column) && has(a.out, a.out_column) && a.columns > 0 && a.in.size(0) == a.out.size(0),
-      "copy_rows: both are fp32 or bf16 and have the rows and columns");
+      "copy_rows: both have the rows and columns");
   base::check(a.ranks >= 1 && a.sequences >= 1 &&
                   (a.order == RowOrder::kept || a.in.size(0) % (2 * a.ranks * a.sequences) == 0),
               "copy_rows: sequences consist of 2 chunks per rank");

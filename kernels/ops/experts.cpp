@@ -6,7 +6,7 @@
 namespace trainerd::kernels {
 namespace {
 
-bool activation(const Tensor& x) { return x.dtype == DType::f32 || x.dtype == DType::bf16; }
+bool activation(const Tensor& x) { return is_float(x.dtype); }
 
 bool like(const Tensor& x, DType dtype, const Shape& shape) { return x.dtype == dtype && x.shape == shape; }
 
@@ -111,8 +111,8 @@ void check_args(const WeighRows& a) {
 }
 
 void check_args(const AddExpertBias& a) {
-  base::check(activation(a.y_RN) && a.y_RN.shape.ndim == 2 && activation(a.bias_EN) &&
-                  a.first_E.dtype == DType::i32 &&
+  check_weights(a.y_RN.dtype, a.bias_EN.dtype);
+  base::check(a.y_RN.shape.ndim == 2 && a.first_E.dtype == DType::i32 &&
                   a.bias_EN.numel() == (a.first_E.numel() - 1) * a.y_RN.size(1),
               "expert bias: a bias for each column of each expert");
 }

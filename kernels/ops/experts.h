@@ -60,10 +60,11 @@ struct RouteBackward {
   Tensor dweight_TK;  ///< f32
   Tensor dlogits_TE;  ///< activation dtype
   float balance = 0;
-  Tensor count_BE;        ///< optional, of CountExperts, for all tokens
-  TokenRange range = {};  ///< as there
-  Tensor loss_weight_T;   ///< f32, with `count_BE`
-  Tensor loss_T = {};     ///< f32, optional, with `count_BE`: the balance loss of each token; 0 for padding
+  Tensor count_BE;         ///< optional, of CountExperts, for all tokens
+  TokenRange range = {};   ///< as there
+  Tensor loss_weight_T;    ///< f32, with `count_BE`
+  Tensor loss_T = {};      ///< f32, optional, with `count_BE`: the balance loss of each token; 0 for padding
+  Tensor loss_scale = {};  ///< f32 [1], optional: factor of the balance loss's gradient
 
   bool operator==(const RouteBackward&) const = default;
 };
@@ -130,7 +131,7 @@ struct WeighRows {
 /// y[r] += bias[e], for rows r in use, of expert e.
 struct AddExpertBias {
   Tensor y_RN;
-  Tensor bias_EN;               ///< f32 or bf16, E N elements
+  Tensor bias_EN;               ///< E N elements
   Tensor first_E;               ///< as in SortExperts
   std::int64_t usual_rows = 0;  ///< see `rows_in_use`
 

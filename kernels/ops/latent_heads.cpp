@@ -15,9 +15,9 @@ void check_latent_heads(const HeadGeometry& heads, const Tensor& q_TC, const Ten
       "latent heads: columns of the tensors");
   base::check(positions_T.dtype == DType::i32 && positions_T.numel() == tokens,
               "latent heads: a position for each token");
-  base::check((qkv.dtype == DType::f32 || qkv.dtype == DType::bf16) && q_TC.dtype == qkv.dtype &&
-                  kv_TC.dtype == qkv.dtype && k_rope_TR.dtype == qkv.dtype,
-              "latent heads: fp32 or bf16 throughout");
+  base::check(is_float(qkv.dtype) && q_TC.dtype == qkv.dtype && kv_TC.dtype == qkv.dtype &&
+                  k_rope_TR.dtype == qkv.dtype,
+              "latent heads: one dtype throughout");
 }
 
 }  // namespace trainerd::kernels

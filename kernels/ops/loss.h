@@ -55,6 +55,7 @@ struct CeFinish {
   Tensor sum_exp_T;
   Tensor target_logit_T;
   float grad_scale = 0.0f;
+  Tensor loss_scale = {};        ///< f32 [1], optional: another factor of dlogits
   float label_smoothing = 0.0f;  ///< same as in the statistics
   float z_loss = 0.0f;
   Tensor loss_T;         ///< f32
@@ -74,6 +75,7 @@ struct CeLoss {
   std::int64_t vocab = 0;
   float softcap = 0.0f;
   float grad_scale = 0.0f;
+  Tensor loss_scale = {};
   float label_smoothing = 0.0f;
   float z_loss = 0.0f;
   Tensor max_T;
@@ -103,6 +105,7 @@ inline CeFinish finish_of(const CeLoss& a) {
           .sum_exp_T = a.sum_exp_T,
           .target_logit_T = a.target_logit_T,
           .grad_scale = a.grad_scale,
+          .loss_scale = a.loss_scale,
           .label_smoothing = a.label_smoothing,
           .z_loss = a.z_loss,
           .loss_T = a.loss_T,

@@ -16,6 +16,12 @@ enum class WriteMode : std::uint8_t { assign, accumulate };
 template <class Args>
 void check_args(const Args&) {}
 
+/// Throws std::logic_error if one of the dtypes is none that operators compute on, or if bf16 is mixed with
+/// fp16, for which there are no kernels.
+void check_not_mixed(DType a, DType b);
+/// The same, or if only one of activations and weights is fp16.
+void check_weights(DType activations, DType weights);
+
 /// The format in which a GEMM multiplies its operands.
 /// - `plain`: their own.
 /// - `fp8`: the operator first rounds its bf16 operands to FP8 in blocks, as DeepSeek-V3 does (section 3.3 of

@@ -2,6 +2,7 @@
 
 // Arguments of operators: update. See ops.h.
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -17,13 +18,26 @@ struct StepControlValues {
   float grad_factor = 0;        ///< factor of each gradient: converts sums to the mean, and clips
   std::int32_t skip = 0;        ///< not 0: no update; one of kSkip...
   std::int32_t nonfinite = -1;  ///< from `TotalSquareSum`, on this rank
-  std::int32_t pad = 0;
+  float loss_scale = 1;         ///< factor that the gradients have
+  /// 1 / (1 - beta^t) of both moments of AdamW; 0: for t = AdamwUpdate::step
+  float correction1 = 0, correction2 = 0;
 
   static constexpr std::int32_t kSkipNonfinite = 1;  ///< a gradient or the loss is not finite
   static constexpr std::int32_t kSkipEmpty = 2;      ///< no token has a loss weight
   static constexpr std::int32_t kSkipJudged = 3;     ///< decided by the host
   static constexpr std::int32_t kSkipOutside = 4;    ///< an id is outside the vocabulary
   static constexpr std::int32_t kSkipCrowded = 5;    ///< a rank's experts lacked rows for their tokens
+  static constexpr std::int32_t kSkipOverflow = 6;   ///< gradients overflowed, and the loss scale can go down
+};
+
+/// State of dynamic loss scaling (Micikevicius et al., Mixed Precision Training, arXiv 1710.03740): an f32
+/// tensor of these values. Counts are exact up to 2^24.
+struct LossScaleState {
+  float value = 1;    ///< factor of the loss's gradient; a power of two
+  float steps = 0;    ///< updates since the scale changed
+  float skipped = 0;  ///< steps that updated nothing because gradients overflowed
+
+  static constexpr std::int64_t kValues = 3;
 };
 
 /// Input: the square sum of all gradients, the loss and the sum of the loss weights, each over all ranks.
@@ -31,6 +45,10 @@ struct StepControlValues {
 /// whether to skip. Gradients are sums of weight x gradient / nominal_weight. Their mean is that times
 /// nominal_weight / weight, a factor of exactly 1 if every token counts. The clip factor is min(1, clip /
 /// norm).
+///
+/// With `loss_scale` gradients have its scale as another factor, which norm and factor take out. A gradient
+/// that is not finite is then an overflow (kSkipOverflow) if the loss is finite and the scale is above
+/// `min_loss_scale`. `step` minus the skipped steps is the t of AdamW's corrections.
 struct StepControl {
   Tensor square_sum;          ///< f64 [1], of the gradients before scaling
   Tensor loss;                ///< f64 [1]
@@ -39,13 +57,52 @@ struct StepControl {
   Tensor nonfinite;           ///< i32 [1]: copied to the output
   Tensor outside = {};        ///< f32 [1], optional: not 0 if a rank has an id outside the vocabulary
   /// f32 [1], optional: not 0 if a rank's experts had not enough rows. A value that is not finite takes
-  /// precedence: a router without finite logits chooses the first experts for every token.
+  /// precedence, unless it is an overflow: a router without finite logits chooses the first experts for every
+  /// token.
   Tensor crowded = {};
-  double clip_norm = 0;  ///< 0: no clipping
-  Tensor values;         ///< uint8 [sizeof(StepControlValues)]
+  double clip_norm = 0;    ///< 0: no clipping
+  Tensor values;           ///< uint8 [sizeof(StepControlValues)]
+  Tensor loss_scale = {};  ///< optional: a LossScaleState
+  double min_loss_scale = 1;
+  std::int64_t step = 1;  ///< from 1
+  float beta1 = 0, beta2 = 0;
 
   bool operator==(const StepControl&) const = default;
 };
+
+/// The loss scale after a step: divided by `factor` after an overflow, but not below `lowest`; multiplied by
+/// `factor` after `growth_steps` updates without one, but not above `highest`. Steps that updated nothing for
+/// another reason do not count.
+struct LossScaleUpdate {
+  Tensor state;    ///< a LossScaleState
+  Tensor control;  ///< output of `StepControl`
+  double factor = 2;
+  double lowest = 1, highest = 1;
+  std::int64_t growth_steps = 1;
+
+  bool operator==(const LossScaleUpdate&) const = default;
+};
+/// The state after a step with this `StepControlValues::skip`.
+constexpr LossScaleState updated(LossScaleState state, const LossScaleUpdate& a, std::int32_t skip) {
+  if (skip == StepControlValues::kSkipOverflow) {
+    const double lower = static_cast<double>(state.value) / a.factor;
+    return {.value = static_cast<float>(lower > a.lowest ? lower : a.lowest),
+            .steps = 0,
+            .skipped = state.skipped + 1};
+  }
+  if (skip != 0) return state;
+  state.steps += 1;
+  if (static_cast<double>(state.steps) < static_cast<double>(a.growth_steps)) return state;
+  const double higher = static_cast<double>(state.value) * a.factor;
+  if (higher <= a.highest) state.value = static_cast<float>(higher);
+  state.steps = 0;
+  return state;
+}
+inline void check_args(const LossScaleUpdate& a) {
+  base::check(a.state.dtype == DType::f32 && a.state.numel() == LossScaleState::kValues &&
+                  a.control.bytes() == sizeof(StepControlValues),
+              "loss scale: a state, and the control of the step");
+}
 
 /// A run of elements of the flat state with one weight decay. It is a box of one logical tensor: element i of
 /// the run is element first + i / columns * stride + i % columns of the tensor.
@@ -65,6 +122,11 @@ struct UpdateRange {
 /// lower neighbour, so that updates below half a unit in the last place are not lost on average.
 enum class Rounding : std::uint8_t { nearest, stochastic };
 
+/// 1 / (1 - beta^t), computed in double.
+inline float adam_correction(float beta, std::int64_t t) {
+  return static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(beta), static_cast<double>(t))));
+}
+
 /// AdamW (Loshchilov and Hutter, arXiv 1711.05101), in fp32 on flat arrays:
 ///   g = grad * grad_factor; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2
 ///   w -= lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + decay w)
@@ -82,7 +144,7 @@ struct AdamwUpdate {
   Tensor params;
   Tensor control;  ///< output of `StepControl`
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
-  std::int64_t step = 1;  ///< t, from 1
+  std::int64_t step = 1;  ///< t, from 1, unless the control has corrections
   Rounding rounding = Rounding::nearest;
   /// what is in host memory
   bool host_grads = false, host_master = false, host_moments = false, host_params = false;
@@ -95,6 +157,8 @@ inline void check_ranges(const AdamwUpdate& a) {
       "adamw: gradients, master weights and moments in fp32 or bf16, both moments alike");
   base::check(a.master.dtype == DType::f32 || !a.params.defined(),
               "adamw: master weights in bf16 are the parameters");
+  base::check(!a.params.defined() || a.params.dtype != DType::f16 || a.grads.dtype == DType::f32,
+              "adamw: gradients of parameters in fp16 are in fp32");
   const std::int64_t n = a.master.numel();
   base::check(a.grads.numel() == n && a.moment1.numel() == n && a.moment2.numel() == n &&
                   (!a.params.defined() || a.params.numel() == n),
@@ -158,6 +222,7 @@ struct InitNormal {
   bool operator==(const InitNormal&) const = default;
 };
 
+inline OpClass op_class(const LossScaleUpdate& a) { return memory_class(a.state); }
 inline OpClass op_class(const AdamwUpdate& a) { return memory_class(a.params); }
 inline OpClass op_class(const AverageUpdate& a) { return memory_class(a.average); }
 inline OpClass op_class(const ExpertBiasUpdate& a) { return memory_class(a.bias_E); }

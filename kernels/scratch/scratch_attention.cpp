@@ -7,7 +7,7 @@ namespace trainerd::kernels {
 std::int64_t lay_out_attention(AttentionPass pass, DType dtype, std::int64_t max_keys,
                                const HeadGeometry& heads, std::byte* base, AttentionScratch& s) {
   const bool backward = pass == AttentionPass::backward;
-  const std::int64_t per_word = 4 / size_of(dtype);
+  const std::int64_t per_word = dtype == DType::bf16 ? 2 : 1;
   const std::int64_t S = align_up(max_keys, 64);
   struct Sizes {
     std::int64_t rounded, words, panels;

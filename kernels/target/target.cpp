@@ -34,8 +34,8 @@ bool library_has(dnnl_cpu_isa_t isa) { return (dnnl_get_effective_cpu_isa() & is
 /// too.
 Isa widest_isa() {
 #if defined(__x86_64__)
-  const bool avx2 =
-      library_has(dnnl_cpu_isa_avx2) && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool avx2 = library_has(dnnl_cpu_isa_avx2) && __builtin_cpu_supports("avx2") &&
+                    __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && library_has(dnnl_cpu_isa_avx512_core) && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");

@@ -25,6 +25,7 @@ bool parse_isa(std::string_view text, Isa& isa);
 /// `tokens` tokens, each attending to itself. A forward is always deterministic.
 struct AttentionCall {
   bool backward = false, causal = true, deterministic = true;
+  bool fp16 = false;  ///< else bf16
   std::int64_t sequences = 0, heads = 0, kv_heads = 0, tokens = 0, head_size = 0;
   std::int64_t value_size = 0;  ///< of a value head
   auto operator<=>(const AttentionCall&) const = default;

@@ -39,10 +39,11 @@ struct HeadLoss {
   std::int64_t vocab = 0;
   float softcap = 0;  ///< 0: no softcap of the logits
   float grad_scale = 0;
-  float label_smoothing = 0;      ///< as in kernels::CeStats
-  float z_loss = 0;               ///< as in kernels::CeFinish
-  kernels::Tensor loss_T;         ///< f32
-  kernels::Tensor z_loss_T = {};  ///< f32; undefined without z_loss
+  kernels::Tensor loss_scale = {};  ///< f32 [1], optional: another factor of the gradient
+  float label_smoothing = 0;        ///< as in kernels::CeStats
+  float z_loss = 0;                 ///< as in kernels::CeFinish
+  kernels::Tensor loss_T;           ///< f32
+  kernels::Tensor z_loss_T = {};    ///< f32; undefined without z_loss
   std::optional<PreferenceTarget> preference = {};
   kernels::Tensor dy_TD;       ///< optional; a flow
   kernels::Tensor dweight_VD;  ///< optional: undefined for a frozen weight

@@ -31,7 +31,7 @@ JUDGED = itertools.count()
 VALIDATORS = [jsonschema.Draft202012Validator(SCHEMA), jsonschema.Draft7Validator(SCHEMA)]
 
 # The parser knows these keys only to report a replacement; they are not in the reference.
-RESERVED = {"dropout.attention", "precision.loss_scale", "data.tokenizer"}
+RESERVED = {"dropout.attention", "data.tokenizer"}
 # Second names of keys: a job may use one of the two.
 OTHER_NAMES = ["supervise.restarts"]
 

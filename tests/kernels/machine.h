@@ -33,6 +33,7 @@ inline Values rounded(Values values, DType dtype) {
   for (double& v : values) {
     const float f = static_cast<float>(v);
     if (dtype == DType::bf16) v = kernels::to_float(kernels::to_bf16(f));
+    if (dtype == DType::f16) v = kernels::to_float(kernels::to_fp16(f));
     if (dtype == DType::f32) v = f;
   }
   return values;
@@ -76,7 +77,7 @@ class Machine {
                 {scratch_.base(), DType::u8, {bytes}});
   }
 
-  /// Memory of `shape`, which ends at a guard page. All bytes are 0xff, a NaN in fp32 and bf16, so that
+  /// Memory of `shape`, which ends at a guard page. All bytes are 0xff, a NaN in fp32, bf16 and fp16, so that
   /// unwritten outputs and reads of them become visible.
   Tensor empty(DType dtype, const Shape& shape) {
     const std::int64_t bytes = shape.numel() * kernels::size_of(dtype);
@@ -120,6 +121,9 @@ class Machine {
       case DType::bf16:
         reinterpret_cast<kernels::Bf16*>(x.data)[i] = kernels::to_bf16(static_cast<float>(value));
         break;
+      case DType::f16:
+        reinterpret_cast<kernels::Fp16*>(x.data)[i] = kernels::to_fp16(static_cast<float>(value));
+        break;
       case DType::i32: reinterpret_cast<std::int32_t*>(x.data)[i] = static_cast<std::int32_t>(value); break;
       case DType::f64: reinterpret_cast<double*>(x.data)[i] = value; break;
       case DType::u8: x.data[i] = static_cast<std::byte>(static_cast<int>(value)); break;
@@ -129,6 +133,7 @@ class Machine {
     switch (x.dtype) {
       case DType::f32: return reinterpret_cast<const float*>(x.data)[i];
       case DType::bf16: return kernels::to_float(reinterpret_cast<const kernels::Bf16*>(x.data)[i]);
+      case DType::f16: return kernels::to_float(reinterpret_cast<const kernels::Fp16*>(x.data)[i]);
       case DType::i32: return reinterpret_cast<const std::int32_t*>(x.data)[i];
       case DType::f64: return reinterpret_cast<const double*>(x.data)[i];
       case DType::u8: return static_cast<double>(x.data[i]);
@@ -215,7 +220,16 @@ inline Values sum(const Values& a, const Values& b) {
   return c;
 }
 
-constexpr DType kActivationDtypes[] = {DType::f32, DType::bf16};
+constexpr DType kActivationDtypes[] = {DType::f32, DType::bf16, DType::f16};
+/// Of gradients of parameters and of optimizer states.
+constexpr DType kStateDtypes[] = {DType::f32, DType::bf16};
+
+/// True for bf16 and fp16, for which there are no kernels.
+constexpr bool mixed(DType a, DType b) { return a != b && kernels::size_of(a) == kernels::size_of(b); }
+/// True if there are no kernels for activations with such weights.
+constexpr bool apart(DType activations, DType weights) {
+  return (activations == DType::f16) != (weights == DType::f16);
+}
 
 /// Thread counts of a case: 1 and alternately 2 or 3; all three in full runs.
 inline std::vector<int> thread_counts(std::int64_t turn) {

@@ -22,17 +22,18 @@ VECTORS = {
     "adamw_kernel": "", "block_square_sums_kernel": WIDE, "hash_blocks_kernel": "<true>", "column_partials_kernel": WIDE,
     "weigh_rows_kernel": WIDE,
 }
-# Tensor core kernels, and their number of instances: one per head size, with and without softcap.
-MATRIX = {"mma_forward_kernel": 8, "mma_key_value_kernel": 8, "mma_query_kernel": 8}
-# Those of experts: one per order of the weights; one per dtype of the gradients, assigned and added.
-EXPERTS = {"expert_rows_kernel": 2, "expert_wgrad_kernel": 4}
+# Tensor core kernels, and their number of instances: one per head size, with and without softcap, in bf16 and fp16.
+MATRIX = {"mma_forward_kernel": 16, "mma_key_value_kernel": 16, "mma_query_kernel": 16}
+# Those of experts: one per order of the weights and dtype; one per dtype of the gradients (fp32 alone for fp16), assigned and added.
+EXPERTS = {"expert_rows_kernel": 4, "expert_wgrad_kernel": 6}
 # The same by warp groups, with the orders of both operands' summands: 0 where they are innermost, else 1.
-EXPERTS_GROUP = {"expert_group_rows_kernel": 2, "expert_group_wgrad_kernel": 4}
-ORDERS = {"expert_group_rows_kernel<true>": "0, 0", "expert_group_rows_kernel<false>": "0, 1", "expert_group_wgrad_kernel<": "1, 1"}
+EXPERTS_GROUP = {"expert_group_rows_kernel": 4, "expert_group_wgrad_kernel": 6}
+ORDERS = {r"expert_group_rows_kernel<[\w:]+, true>": "0, 0", r"expert_group_rows_kernel<[\w:]+, false>": "0, 1", "expert_group_wgrad_kernel<": "1, 1"}
 # In FP8; weights are in one order.
 EXPERTS_FP8 = {"expert_rows_fp8_kernel": 1, "expert_wgrad_fp8_kernel": 4}
-BF16, FP8 = r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32", r"wgmma\.mma_async\.sync\.aligned\.m64n128k32\.f32\.e4m3\.e4m3"
-GROUP_BF16 = r"wgmma\.mma_async\.sync\.aligned\.m64n256k16\.f32\.bf16\.bf16"
+# HALF stands for bf16 or f16, whichever the kernel is of.
+HALVES, FP8 = r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.HALF\.HALF\.f32", r"wgmma\.mma_async\.sync\.aligned\.m64n128k32\.f32\.e4m3\.e4m3"
+GROUP_HALVES = r"wgmma\.mma_async\.sync\.aligned\.m64n256k16\.f32\.HALF\.HALF"
 
 
 def entries(ptx):
@@ -65,20 +66,21 @@ class Ptx(unittest.TestCase):
     def test_matrix_kernels_use_the_tensor_cores_and_asynchronous_copies(self):
         matrices, arrived = r"ldmatrix\.sync\.aligned\.m8n8\.x4\.", r"cp\.async\.wait_all"
         shown, ended = r"fence\.proxy\.async\.shared::cta", r"wgmma\.wait_group\.sync\.aligned "
-        for kernels, product, others in ((MATRIX, BF16, (arrived, matrices + r"shared", matrices + r"trans\.shared", r"st\.global\.v4\.")),
-                                         (EXPERTS, BF16, (arrived, matrices)), (EXPERTS_FP8, FP8, (arrived, shown, ended + "0")),
-                                         (EXPERTS_GROUP, GROUP_BF16, (r"cp\.async\.wait_group 1", shown, ended + "1", ended + "0"))):
+        for kernels, product, others in ((MATRIX, HALVES, (arrived, matrices + r"shared", matrices + r"trans\.shared", r"st\.global\.v4\.")),
+                                         (EXPERTS, HALVES, (arrived, matrices)), (EXPERTS_FP8, FP8, (arrived, shown, ended + "0")),
+                                         (EXPERTS_GROUP, GROUP_HALVES, (r"cp\.async\.wait_group 1", shown, ended + "1", ended + "0"))):
             wrong, seen = [], dict.fromkeys(kernels, 0)
             for name, body in self.kernels:
                 short = next((k for k in kernels if re.search(rf"\b{k}[<(]", name)), None)
                 if short is None:
                     continue
                 seen[short] += 1
-                for needed in (product, r"cp\.async\.cg\.shared\.global\S* \[.*\], 16,", *others):
+                own = product.replace("HALF", "f16" if "Fp16" in name else "bf16")
+                for needed in (own, r"cp\.async\.cg\.shared\.global\S* \[.*\], 16,", *others):
                     if not re.search(needed, body):
                         wrong.append(f"{name} has no {needed}")
-                orders = {o for k, o in ORDERS.items() if k in name}
-                if set(re.findall(product + r" \{[^}]*\}, %\w+, %\w+, 1, 1, 1, (\d, \d);", body)) != orders:
+                orders = {o for k, o in ORDERS.items() if re.search(k, name)}
+                if set(re.findall(own + r" \{[^}]*\}, %\w+, %\w+, 1, 1, 1, (\d, \d);", body)) != orders:
                     wrong.append(f"{name} does not take its operands in the orders {orders}")
             self.assertEqual(wrong, [])
             self.assertEqual(seen, kernels)

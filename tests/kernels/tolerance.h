@@ -15,7 +15,10 @@ namespace trainerd::test {
 
 /// Largest relative error of one rounding to a dtype: 2^-p for p bits of significand.
 constexpr double unit_roundoff(kernels::DType dtype) {
-  return dtype == kernels::DType::bf16 ? 0x1p-8 : dtype == kernels::DType::f32 ? 0x1p-24 : 0x1p-53;
+  return dtype == kernels::DType::bf16  ? 0x1p-8
+         : dtype == kernels::DType::f16 ? 0x1p-11
+         : dtype == kernels::DType::f32 ? 0x1p-24
+                                        : 0x1p-53;
 }
 
 /// Allowed `scaled_error` of a result stored in `dtype` whose elements are sums of `length` products in fp32

@@ -45,7 +45,8 @@ class ProgramRank {
     for (int step = 0; step < steps; ++step) {
       const std::size_t g = random() % groups_.size();
       const int op = static_cast<int>(random() % 7);
-      const DType dtype = std::array{DType::f32, DType::bf16, DType::f64, DType::i32}[random() % 4];
+      const DType dtype =
+          std::array{DType::f32, DType::bf16, DType::f64, DType::i32, DType::f16}[random() % 5];
       const auto sizes = std::array<std::int64_t, 7>{0, 1, 3, 64, 777, 5000, 20000};
       const std::int64_t part = sizes[random() % sizes.size()];
       const bool background = random() % 3 == 0;

@@ -26,6 +26,7 @@ inline void put(const Tensor& x, std::int64_t i, double value) {
   switch (x.dtype) {
     case DType::f32: x.as<float>()[i] = static_cast<float>(value); break;
     case DType::bf16: x.as<kernels::Bf16>()[i] = kernels::to_bf16(static_cast<float>(value)); break;
+    case DType::f16: x.as<kernels::Fp16>()[i] = kernels::to_fp16(static_cast<float>(value)); break;
     case DType::i32: x.as<std::int32_t>()[i] = static_cast<std::int32_t>(value); break;
     case DType::f64: x.as<double>()[i] = value; break;
     case DType::u8: x.as<std::uint8_t>()[i] = static_cast<std::uint8_t>(value); break;
@@ -35,6 +36,7 @@ inline double get(const Tensor& x, std::int64_t i) {
   switch (x.dtype) {
     case DType::f32: return static_cast<double>(x.as<float>()[i]);
     case DType::bf16: return static_cast<double>(kernels::to_float(x.as<kernels::Bf16>()[i]));
+    case DType::f16: return static_cast<double>(kernels::to_float(x.as<kernels::Fp16>()[i]));
     case DType::i32: return x.as<std::int32_t>()[i];
     case DType::f64: return x.as<double>()[i];
     case DType::u8: return x.as<std::uint8_t>()[i];
@@ -81,6 +83,7 @@ inline double value_in_rank_order(DType dtype, std::uint64_t seed, std::int64_t 
   const double scaled = std::ldexp(unit, static_cast<int>(h % 17) - 8);
   if (dtype == DType::f64) return scaled;
   const auto f = static_cast<float>(scaled);
+  if (dtype == DType::f16) return static_cast<double>(kernels::to_float(kernels::to_fp16(f)));
   return dtype == DType::bf16 ? static_cast<double>(kernels::to_float(kernels::to_bf16(f)))
                               : static_cast<double>(f);
 }
@@ -110,6 +113,7 @@ inline double sum_of(DType dtype, std::uint64_t seed, const std::vector<std::int
   for (std::size_t r = 1; r < ranks.size(); ++r)
     sum += static_cast<float>(value_of(dtype, seed, ranks[r], i));
   if (dtype == DType::bf16) sum = kernels::to_float(kernels::to_bf16(sum));
+  if (dtype == DType::f16) sum = kernels::to_float(kernels::to_fp16(sum));
   return static_cast<double>(sum);
 }
 inline double max_of(DType dtype, std::uint64_t seed, const std::vector<std::int64_t>& ranks,

@@ -8,6 +8,7 @@
 
 #include "core/plan/calibrate/calibrate.h"
 #include "core/plan/calibrate/operator_samples.h"
+#include "core/plan/cost/cost_model.h"
 #include "core/plan/cost/measured_cost.h"
 #include "core/plan/predict/plan.h"
 #include "core/spec/cluster.h"
@@ -149,6 +150,16 @@ TEST_CASE("a cluster file that calibrate writes is read back, and plans jobs of 
   CHECK(plan_on(file.path(), "recompute: {kind: full}\n").time.step_seconds > step);
   CHECK(plan_on(file.path(), "parallel: {pp: 2}\n", 1).time.bubble > 0);
   CHECK(plan_on(file.path(), "parallel: {tp: 2}\n").time.mean[base::LedgerPart::exposed_tp] > 0);
+}
+
+TEST_CASE("a calibrated machine has no times of a job in fp16, and says why", "[calibrate]") {
+  const parallel::Topology topology = made_up().topology;
+  core::job::JobSpec job;
+  CHECK(core::plan::has_rates(topology, job));
+  job.precision.compute = kernels::DType::f16;
+  CHECK_FALSE(core::plan::has_rates(topology, job));
+  CHECK(core::plan::how_to_get_rates(topology, job) ==
+        "calibrations measure fp32 and bf16, and the job computes in fp16");
 }
 
 TEST_CASE("a curve of any operator and dtype is read back", "[calibrate]") {

@@ -410,6 +410,18 @@ TEST_CASE("the plan of a job in fp32 on GPUs tells what bf16 would compute on", 
              Catch::Contains("precision: bf16 computes on tensor cores, 989 TFLOP/s"));
 }
 
+TEST_CASE("fp16 on GPUs is planned as bf16, with the state of loss scaling beside it", "[plan]") {
+  const std::string rest =
+      "parallel: {tp: 2, pp: 2, dp: 2}\nbatch: {global: 48, micro: 2}\ncluster: {preset: dgx-h100}\n";
+  const core::plan::Plan bf16 = plan_of(job_of(kSmall, rest)), fp16 = plan_of(job_of(kSmall, rest, "fp16"));
+  REQUIRE((bf16.timed && fp16.timed));
+  CHECK(fp16.time.step_seconds == Approx(bf16.time.step_seconds).epsilon(0.01));
+  CHECK(fp16.time.step_seconds > bf16.time.step_seconds);
+  REQUIRE(fp16.stages.size() == bf16.stages.size());
+  for (std::size_t i = 0; i < bf16.stages.size(); ++i)
+    CHECK(fp16.stages[i].bytes - bf16.stages[i].bytes <= 512);
+}
+
 TEST_CASE("a plan counts the padding of a batch that does not divide, and its time", "[plan]") {
   const auto plan_with = [](const std::string& global) {
     return plan_of(job_of("preset: llama-3-8b", "parallel: {tp: 2, pp: 2, dp: 4, zero: 1}\nbatch: {global: " +

@@ -66,7 +66,19 @@ class PartnerTest(RestartTest):
 
     @always
     def test_an_agent_of_two_comes_back_and_no_disk_is_read(self):
-        self.begin("two", TWO)
+        self.comes_back(TWO)
+
+    @always
+    def test_with_the_state_of_loss_scaling_too(self):
+        # The first steps overflow, and the scale rises again before the loss.
+        layout = [*TWO, "--set", "precision={compute: fp16, initial_loss_scale: 1073741824, loss_scale_window: 8}"]
+        self.comes_back(layout)
+        scales = [[s["loss_scale"] for s in self.steps(n)] for n in ("two", "whole")]
+        self.assertEqual(*scales)
+        self.assertGreater(sum(s.get("overflow", False) for s in self.steps("two")), 1)
+
+    def comes_back(self, layout):
+        self.begin("two", layout)
         self.address = re.search(r"http://(\S+)/metrics", self.read_until(self.agents[0], "metrics at")).group(1)
         self.wait_for_copies(12)
         last = self.last_step("two")
@@ -81,7 +93,7 @@ class PartnerTest(RestartTest):
         self.assertRegex(metrics, r'trainerd_restores_total\{tier="partner"\} 1\n')
         self.assertGreater(float(re.search(r"trainerd_partner_sent_bytes_total (\d\S*)", metrics).group(1)), 0)
         self.assertLess(float(re.search(r"trainerd_partner_copy_age_seconds (\d\S*)", metrics).group(1)), PATIENCE)
-        outputs = self.finish_all(TWO)
+        outputs = self.finish_all(layout)
         self.assertIn("the partner gave back the snapshots of step", outputs[1])
         [event] = self.restarts("two")
         self.assertIn("partners of node 1", event["message"])

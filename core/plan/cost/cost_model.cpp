@@ -150,11 +150,15 @@ TransferCost by_host(const char* op, std::int64_t bytes, std::int64_t size, cons
 double rounding_bytes(const OpClass& g) { return 3 * real(g.rounded); }
 
 double peak_flops(const Topology& t, DType dtype) {
-  if (dtype == DType::bf16) return t.peak.bf16;
+  // CPUs compute fp16 in fp32.
+  if (dtype == DType::bf16 || (dtype == DType::f16 && t.device.kind == kernels::DeviceKind::cuda))
+    return t.peak.bf16;
   return t.peak.tf32 > 0 ? t.peak.tf32 : t.peak.fp32;
 }
 
-std::string how_to_get_rates(const parallel::Topology& t) {
+std::string how_to_get_rates(const parallel::Topology& t, const job::JobSpec& job) {
+  if (t.measured.known() && job.precision.compute == DType::f16)
+    return "calibrations measure fp32 and bf16, and the job computes in fp16";
   if (t.name != "local")
     return "give gemm.efficiency and the others in its YAML file, or name a cluster that has them (--cluster "
            "dgx-h100)";
@@ -163,6 +167,7 @@ std::string how_to_get_rates(const parallel::Topology& t) {
 }
 
 bool has_rates(const parallel::Topology& t, const job::JobSpec& job) {
+  if (t.measured.known() && job.precision.compute == DType::f16) return false;
   const bool known = (t.rates.known() || t.measured.known()) && peak_flops(t, job.precision.compute) > 0;
   if (!known || t.device.kind == kernels::DeviceKind::cpu) return known;
   const bool fp8 = job.precision.gemm == kernels::GemmFormat::fp8;

@@ -25,7 +25,7 @@ double rounding_bytes(const kernels::OpClass& gemm);
 /// memory and communication volume only.
 bool has_rates(const parallel::Topology& topology, const job::JobSpec& job);
 /// How to get rates for a topology without them, as the end of a sentence.
-std::string how_to_get_rates(const parallel::Topology& topology);
+std::string how_to_get_rates(const parallel::Topology& topology, const job::JobSpec& job);
 
 /// Predicted seconds of an operator: by measured curves if the topology has them, else by this model. No
 /// operator takes less time than its memory traffic.

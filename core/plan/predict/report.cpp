@@ -187,7 +187,7 @@ double budget_seconds(const Plan& plan, double tokens) {
 std::string time_text(const Plan& plan, double tokens) {
   if (!plan.timed)
     return "\ntime\n  not predicted: " + plan.topology.name +
-           " has no operator rates: " + how_to_get_rates(plan.topology) + "\n";
+           " has no operator rates: " + how_to_get_rates(plan.topology, plan.job) + "\n";
   const double step = plan.time.step_seconds, devices = devices_of(plan);
   std::string text = fmt::format("\ntime of a step: {}\n", duration(step));
   for (const base::LedgerPartInfo& part : base::kLedgerParts)

@@ -49,7 +49,7 @@ std::string untimed_text(const Plan& plan, const parallel::ScheduleShape& shape,
              ": bubble {:.1f} % where forward, input gradient and weight gradient take the same time\n",
              100 * timeline.bubble_fraction) +
          "times are not predicted: " + plan.topology.name +
-         " has no operator rates: " + how_to_get_rates(plan.topology) + ", or give --costs\n";
+         " has no operator rates: " + how_to_get_rates(plan.topology, plan.job) + ", or give --costs\n";
 }
 
 std::string untimed_json(const Plan& plan, const parallel::ScheduleShape& shape,

@@ -167,7 +167,7 @@ std::string search_text(const job::JobSpec& job, const parallel::Topology& topol
                                 [&](const RankedLayout& l) { return l.choice == choice_of(job); });
   if (!result.timed)
     text += "times are not compared: " + topology.name +
-            " has no operator rates: " + how_to_get_rates(topology) + "\n";
+            " has no operator rates: " + how_to_get_rates(topology, job) + "\n";
   text += fmt::format("{} {:.1f} GiB\n", result.timed ? "fastest that fit" : "that fill most of",
                       gib(result.device_bytes)) +
           table(result.best, result.timed);

@@ -224,7 +224,7 @@ StepSimulation simulate_step(const job::JobSpec& job, const parallel::Topology& 
   if (!result.plan.timed)
     throw base::spec_error("cluster.preset: " + topology.name +
                            " has no operator rates to simulate with: give --costs, or " +
-                           how_to_get_rates(topology));
+                           how_to_get_rates(topology, job));
   const StageRecords records = record_all(job, layout, topology.device, slots);
   const Replays replays(replay_input(job, topology, groups, records));
   const Slowdown slowdown(options, layout);

@@ -87,6 +87,13 @@ void Run::on_step(io::StepRecord record) {
   latest_steps_.emplace_back(record.step, record.step_seconds);
   if (time_limit_) time_limit_->add_step(record.step_seconds * std::max(1.0, job_.growth(record.step + 1)));
   if (cadence_) cadence_->add_step(record.step_seconds);
+  if (record.overflow)
+    notify(
+        io::NoticeKind::overflow,
+        fmt::format("step {}: gradients overflowed with the loss scale {:.6g}; nothing was updated, and the "
+                    "scale is {:.6g} from here on",
+                    record.step, *record.loss_scale,
+                    std::max(*record.loss_scale / 2, job_.precision.loss_scale.least)));
   if (!record.skipped) judge_checkpoint(record.step, record.loss);
   if (job_.supervise.spikes.on() || job_.supervise.spikes.score > 0) add_judged(record);
   if (checkpoint_faults_)

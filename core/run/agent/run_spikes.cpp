@@ -66,7 +66,7 @@ void Run::add_judged(const io::StepRecord& record) {
   const job::SpikesOptions& options = job_.supervise.spikes;
   // A step that is done again was reported before.
   const bool again = !judged.empty() && judged.back().step >= record.step;
-  if (!options.on() && membership_.leads() && !again) {
+  if (!options.on() && membership_.leads() && !again && !record.skipped) {
     const SpikeHistory history = spike_history(record.step - 1);
     SpikeWatch watch(options, 0);
     for (std::size_t i = 0; i < history.losses.size(); ++i)

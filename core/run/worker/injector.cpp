@@ -91,12 +91,12 @@ void Injector::begin(std::int64_t step) {
   trainer_.observe_actions(acts ? [this](std::span<const parallel::Action> actions) { in_pass(actions); }
                                 : train::ObserveActions{});
   if (messages_.empty()) return trainer_.observe_sends({});
-  trainer_.observe_sends([this](kernels::Stream& stream, const parallel::GroupInfo& group,
-                                const parallel::CommCall& call) {
-    const bool floats = call.sent->dtype == kernels::DType::f32 || call.sent->dtype == kernels::DType::bf16;
-    if (!floats || call.sent->bytes() == 0) return;
-    for (const DueFault& due : std::exchange(messages_, {})) flip_message(due, stream, group, call);
-  });
+  trainer_.observe_sends(
+      [this](kernels::Stream& stream, const parallel::GroupInfo& group, const parallel::CommCall& call) {
+        const bool floats = kernels::is_float(call.sent->dtype);
+        if (!floats || call.sent->bytes() == 0) return;
+        for (const DueFault& due : std::exchange(messages_, {})) flip_message(due, stream, group, call);
+      });
 }
 
 /// Slows the step at its first action; makes the other faults after the forwards.
@@ -217,6 +217,11 @@ void Injector::flip_bit(const DueFault& due, kernels::Stream& stream, const kern
   const std::int64_t bit = bit_to_flip(due.fault.bit, element.bytes());
   const auto value = [&] {  // bf16 is the upper half of fp32
     std::uint32_t word = 0;
+    if (element.dtype == kernels::DType::f16) {
+      kernels::Fp16 half;
+      std::memcpy(&half, used.data(), sizeof(half));
+      return kernels::to_float(half);
+    }
     std::memcpy(reinterpret_cast<std::byte*>(&word) + (4 - used.size()), used.data(), used.size());
     return std::bit_cast<float>(word);
   };

@@ -16,10 +16,13 @@ void put_report(const train::StepReport& report, const train::Trainer& trainer, 
   record.expert_load = report.expert_load;
   record.rewards = report.rewards;
   record.grad_norm = report.grad_norm;
-  for (std::size_t i = 0; i < report.group_norms.size(); ++i)
+  // Norms of an overflow are not finite and tell nothing.
+  for (std::size_t i = 0; i < report.group_norms.size() && !report.overflow; ++i)
     record.grad_norms.emplace_back(trainer.norm_groups()[i], report.group_norms[i]);
   record.learning_rate = report.learning_rate;
-  record.skipped = report.passed_over;
+  record.skipped = report.passed_over || report.overflow;
+  record.loss_scale = report.loss_scale;
+  record.overflow = report.overflow;
   record.time = report.time;
 }
 
@@ -34,7 +37,11 @@ void require_updated(const train::StepReport& report, std::int64_t step, std::in
   if (report.skipped)
     throw base::diverged_error(
         which + ": " + (report.nonfinite == "loss" ? "the loss" : "the gradient of " + report.nonfinite) +
-        " is not finite; the step updated nothing");
+        " is not finite; the step updated nothing" +
+        (report.loss_scale && report.nonfinite != "loss"
+             ? ", and the loss scale is already precision.min_loss_scale, " +
+                   io::short_number(*report.loss_scale)
+             : ""));
 }
 
 void put_counters(const kernels::BackendCounters& counters, const job::JobSpec& job, io::StepRecord& record,

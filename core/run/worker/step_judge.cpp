@@ -126,6 +126,7 @@ StepVerdict StepJudge::judge(const StepOutcome& outcome) {
   if (std::exchange(retried_, false)) compare_retried(outcome);
   // Without a counted token nothing is updated, so there is nothing to judge.
   if (outcome.loss_weight == 0 && outcome.finite) return StepVerdict::update;
+  if (outcome.overflow) return StepVerdict::update;
   const std::string cause = options_.spikes.on() ? watch_.judge(outcome) : std::string();
   if (!cause.empty()) return act(outcome, cause);
   if (outcome.finite) watch_.add(outcome);

@@ -42,6 +42,7 @@ const char* class_of(NoticeKind kind) {
     case NoticeKind::resume:
     case NoticeKind::durable:
     case NoticeKind::graphs:
+    case NoticeKind::overflow:
     case NoticeKind::change: break;
   }
   return "run";

@@ -162,7 +162,7 @@ void forward(const AttentionForward& a, const AttentionUnit& unit, const Attenti
     for (std::int64_t query = 0; query < u.queries; query += kQueryBlock) {
       const std::int64_t queries = smaller(kQueryBlock, u.queries - query), row = unit.first_query + query;
       copy_rows(u.key, at<const T>(a.q_THE, row, head), a.q_THE.row_stride, queries, s.queries);
-      forward_block<T>(a, u, s, query, queries);
+      forward_block<Packed<T>>(a, u, s, query, queries);
       float* lse = reinterpret_cast<float*>(a.lse_HT.data) + head * tokens + row;
       with_type(a.out_THE.dtype, [&]<class O>(O) {
         O* out = at<O>(a.out_THE, row, head);
@@ -342,7 +342,7 @@ void backward(const AttentionBackward& a, const AttentionUnit& unit, const Atten
       pack_rows(q, a.q_THE.row_stride, queries, u.key.E, kPanel, s.queries_packed, panel_words);
       pack_rows(dout, a.dout_THE.row_stride, queries, u.value.E, kPanel, s.douts_packed, panel_words);
       row_numbers<T>(a, u, s, row, head, queries);
-      backward_block<T>(a, u, s, query, queries);
+      backward_block<Packed<T>>(a, u, s, query, queries);
       write_rows(a.dq_THE, row, head, s.sums, queries, a.dq_mode);
     }
   write_keys(a.dk_TKE, u, unit, s.dkeys, a.dkv_mode);
@@ -355,11 +355,11 @@ const AttentionKernels& attention_kernels() {
   static constexpr AttentionKernels kKernels{
       .forward =
           [](const AttentionForward& a, const AttentionUnit& unit, const AttentionScratch& s) {
-            a.q_THE.dtype == DType::bf16 ? forward<Bf16>(a, unit, s) : forward<float>(a, unit, s);
+            with_type(a.q_THE.dtype, [&]<class T>(T) { forward<T>(a, unit, s); });
           },
       .backward =
           [](const AttentionBackward& a, const AttentionUnit& unit, const AttentionScratch& s) {
-            a.q_THE.dtype == DType::bf16 ? backward<Bf16>(a, unit, s) : backward<float>(a, unit, s);
+            with_type(a.q_THE.dtype, [&]<class T>(T) { backward<T>(a, unit, s); });
           },
   };
   return kKernels;

@@ -15,8 +15,8 @@ constexpr std::int64_t kKeyBlock = 256;
 constexpr std::int64_t kKeyStride = kKeyBlock + 16;
 
 /// One thread's scratch, 64-byte aligned, for sequences of up to S keys (rounded up to 64). A word is one
-/// fp32 or two bf16; Ew is the words of a head, E16 the head size rounded up to 16, panels are 64 columns
-/// wide. For values, outputs and their gradients, E is the size of a value head.
+/// fp32 (also of fp16 heads) or two bf16; Ew is the words of a head, E16 the head size rounded up to 16,
+/// panels are 64 columns wide. For values, outputs and their gradients, E is the size of a value head.
 struct AttentionScratch {
   std::uint32_t* keys_by_head = nullptr;    ///< K^T: [S / 64][Ew][64]
   std::uint32_t* values_by_head = nullptr;  ///< V^T, backward

@@ -81,12 +81,15 @@ void pack_by_key(const Unit& u, const HeadSizes& head, const T* in, std::int64_t
 /// Copies rows of a block as left operands: whole words, with zero rows up to a whole tile.
 template <class T>
 void copy_rows(const HeadSizes& head, const T* in, std::int64_t stride, std::int64_t rows, Word* out) {
+  using P = Packed<T>;
   const std::int64_t width = head.words * kPerWord<T>;
-  T* to = reinterpret_cast<T*>(out);
+  P* to = reinterpret_cast<P*>(out);
   for (std::int64_t row = 0; row < round_up(rows, kTileRows); ++row, to += width) {
     const std::int64_t count = row < rows ? head.E : 0;
-    std::memcpy(to, in + row * stride, static_cast<std::size_t>(count) * sizeof(T));
-    std::memset(static_cast<void*>(to + count), 0, static_cast<std::size_t>(width - count) * sizeof(T));
+    const T* from = in + row * stride;
+    if constexpr (std::is_same_v<T, P>) std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
+    else for_each_vec(count, [&](auto load, auto store) { store(to, load(from)); });
+    std::memset(static_cast<void*>(to + count), 0, static_cast<std::size_t>(width - count) * sizeof(P));
   }
 }
 

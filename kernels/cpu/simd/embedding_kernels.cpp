@@ -65,17 +65,14 @@ void backward_row(const EmbeddingBackward& a, std::int64_t row, const std::int32
 }  // namespace
 
 void embedding_forward(const EmbeddingForward& a, std::int64_t begin, std::int64_t end) {
-  with_type(a.out_TD.dtype, [&](auto t) {
-    with_type(a.table_VD.dtype, [&](auto w) { forward_rows<decltype(t), decltype(w)>(a, begin, end); });
-  });
+  with_weight_types(a.out_TD.dtype, a.table_VD.dtype,
+                    [&](auto t, auto w) { forward_rows<decltype(t), decltype(w)>(a, begin, end); });
 }
 
 void embedding_row(const EmbeddingBackward& a, std::int64_t row, const std::int32_t* order,
                    std::int64_t count) {
-  with_type(a.dout_TD.dtype, [&](auto t) {
-    with_type(a.dtable_VD.dtype,
-              [&](auto g) { backward_row<decltype(t), decltype(g)>(a, row, order, count); });
-  });
+  with_types(a.dout_TD.dtype, a.dtable_VD.dtype,
+             [&](auto t, auto g) { backward_row<decltype(t), decltype(g)>(a, row, order, count); });
 }
 
 }  // namespace trainerd::kernels::TRAINERD_SIMD

@@ -75,26 +75,22 @@ void multiply(DType dtype, const std::byte* x, const float* factors, std::byte* 
 }
 
 void cast(DType from, const std::byte* in, DType to, std::byte* out, std::int64_t n) {
-  with_type(from, [&](auto source) {
-    with_type(to, [&](auto target) {
-      for_each_vec(
-          n, [&](auto get, auto put) { put(as<decltype(target)>(out), get(as<decltype(source)>(in))); });
-    });
+  with_types(from, to, [&](auto source, auto target) {
+    for_each_vec(n,
+                 [&](auto get, auto put) { put(as<decltype(target)>(out), get(as<decltype(source)>(in))); });
   });
 }
 
 void sum_parts(DType dtype, const std::byte* part, std::int64_t parts, std::int64_t stride, DType out_dtype,
                std::byte* out, std::int64_t n, WriteMode mode) {
-  with_type(dtype, [&](auto source) {
-    with_type(out_dtype, [&](auto target) {
-      const auto* first = as<decltype(source)>(part);
-      auto* sum = as<decltype(target)>(out);
-      for_each_vec(n, [&](auto get, auto put) {
-        Vec total = get(first);
-        for (std::int64_t p = 1; p < parts; ++p) total += get(first + p * stride);
-        if (mode == WriteMode::accumulate) total += get(sum);
-        put(sum, total);
-      });
+  with_types(dtype, out_dtype, [&](auto source, auto target) {
+    const auto* first = as<decltype(source)>(part);
+    auto* sum = as<decltype(target)>(out);
+    for_each_vec(n, [&](auto get, auto put) {
+      Vec total = get(first);
+      for (std::int64_t p = 1; p < parts; ++p) total += get(first + p * stride);
+      if (mode == WriteMode::accumulate) total += get(sum);
+      put(sum, total);
     });
   });
 }
@@ -134,18 +130,20 @@ void hash_words(const std::byte* x, std::int64_t index, std::int64_t words, std:
 }
 
 void adamw(const AdamwRun& run) {
-  with_type(run.grad_dtype, [&](auto g) {
-    with_type(run.moment_dtype, [&](auto m) {
+  with_state_type(run.moment_dtype, [&](auto m) {
+    // Gradients of fp16 parameters are fp32.
+    if (run.param_dtype == DType::f16) return adamw_run<float, Fp16, float, decltype(m)>(run);
+    with_state_type(run.grad_dtype, [&](auto g) {
       if (run.master_dtype == DType::bf16) return adamw_run<decltype(g), Bf16, Bf16, decltype(m)>(run);
-      with_type(run.param_dtype,
-                [&](auto p) { adamw_run<decltype(g), decltype(p), float, decltype(m)>(run); });
+      with_state_type(run.param_dtype,
+                      [&](auto p) { adamw_run<decltype(g), decltype(p), float, decltype(m)>(run); });
     });
   });
 }
 
 void average(DType dtype, const std::byte* weights, float* average, float decay, std::int64_t n) {
   const Vec kept = broadcast(decay), rest = broadcast(1.0f - decay);
-  with_type(dtype, [&](auto tag) {
+  with_state_type(dtype, [&](auto tag) {
     using T = decltype(tag);
     for_each_vec(
         n, [&](auto get, auto put) { put(average, fma(kept, get(average), rest * get(as<T>(weights)))); });
@@ -154,8 +152,8 @@ void average(DType dtype, const std::byte* weights, float* average, float decay,
 
 void momentum(const MomentumRun& a) {
   const Vec factor = broadcast(a.grad_factor), mu = broadcast(a.mu), rest = broadcast(1.0f - a.mu);
-  with_type(a.grad_dtype, [&](auto g_tag) {
-    with_type(a.momentum_dtype, [&](auto m_tag) {
+  with_state_type(a.grad_dtype, [&](auto g_tag) {
+    with_state_type(a.momentum_dtype, [&](auto m_tag) {
       const auto* grads = as<decltype(g_tag)>(a.grads);
       auto* kept = as<decltype(m_tag)>(a.momentum);
       for_each_vec(a.count, [&](auto get, auto put) {

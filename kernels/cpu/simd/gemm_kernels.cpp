@@ -118,9 +118,7 @@ void add_ends(const LinearBlock& l) {
     for (std::int64_t i = 0; i < l.columns; i += kLanes) {
       float* out = l.out + row * l.columns + i;
       Vec x = load(out);
-      if (l.bias != nullptr)
-        x += l.bias_dtype == DType::bf16 ? load(elements<Bf16>(l.bias) + i)
-                                         : load(elements<float>(l.bias) + i);
+      if (l.bias != nullptr) with_type(l.bias_dtype, [&]<class B>(B) { x += load(elements<B>(l.bias) + i); });
       if (l.addend != nullptr) x += load(l.addend + row * l.columns + i);
       store(out, x);
     }
@@ -154,11 +152,6 @@ void finish(const FinishRows& f) {
   }
 }
 
-template <class Out>
-void finish_as(const FinishRows& f) {
-  f.bias_dtype == DType::bf16 ? finish<Out, Bf16>(f) : finish<Out, float>(f);
-}
-
 }  // namespace
 
 const GemmKernels& gemm_kernels() {
@@ -189,13 +182,16 @@ const GemmKernels& gemm_kernels() {
           },
       .linear_block = linear_block,
       .finish_rows =
-          [](const FinishRows& f) { f.dtype == DType::bf16 ? finish_as<Bf16>(f) : finish_as<float>(f); },
+          [](const FinishRows& f) {
+            with_types(f.dtype, f.bias_dtype,
+                       [&]<class Out, class Bias>(Out, Bias) { finish<Out, Bias>(f); });
+          },
       .column_sums =
           [](DType dtype, const std::byte* x, std::int64_t stride, std::int64_t rows, std::int64_t columns,
              float* sums) {
-            dtype == DType::bf16
-                ? add_column_sums(elements<Bf16>(x), stride, rows, columns, sums, WriteMode::assign)
-                : add_column_sums(elements<float>(x), stride, rows, columns, sums, WriteMode::assign);
+            with_type(dtype, [&]<class T>(T) {
+              add_column_sums(elements<T>(x), stride, rows, columns, sums, WriteMode::assign);
+            });
           },
   };
   return kKernels;

@@ -17,7 +17,7 @@ endfunction()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set_simd_build(trainerd_kernels_cpu_simd portable)  # only processors without AVX2 run it, and -O3 doubles its compile time
-  add_simd_build(avx2 -mavx2 -mfma)
+  add_simd_build(avx2 -mavx2 -mfma -mf16c)
   add_simd_build(avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mprefer-vector-width=512)
   add_simd_build(avx512_bf16 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mavx512vbmi -mfma -mprefer-vector-width=512)
   set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cpu/kernel_tables.cpp PROPERTIES COMPILE_DEFINITIONS TRAINERD_X86_KERNELS=1)

@@ -3,15 +3,6 @@
 namespace trainerd::kernels::TRAINERD_SIMD {
 namespace {
 
-inline float wide(float x) { return x; }
-inline float wide(Bf16 x) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16); }
-inline void put_element(float* p, float x) { *p = x; }
-inline void put_element(Bf16* p, float x) {  // rounds a finite number to nearest even; NaN stays NaN
-  const auto bits = __builtin_bit_cast(std::uint32_t, x);
-  p->bits =
-      static_cast<std::uint16_t>(x != x ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-
 template <class T>
 void copy_elements(const T* from, T* to, std::int64_t n) {
   __builtin_memcpy(to, from, static_cast<std::size_t>(n) * sizeof(T));

@@ -14,12 +14,6 @@ std::int64_t real_columns(const Args& a) {
   return left < 0 ? 0 : left < held ? left : held;
 }
 
-template <class T>
-float element(const T* p) {
-  if constexpr (std::is_same_v<T, Bf16>) return to_float(*p);
-  else return *p;
-}
-
 /// Logits without a softcap.
 struct Uncapped {
   explicit Uncapped(float) {}
@@ -104,7 +98,7 @@ void stats_rows(const CeStats& a, Cap cap, std::int64_t begin, std::int64_t end)
     const std::int64_t target = at<std::int32_t>(a.targets_T)[t] - a.first_row;
     at<float>(a.max_T)[t] = top;
     at<float>(a.sum_exp_T)[t] = total;
-    float expected = target >= 0 && target < n ? cap.of(element(row + target)) : 0.0f;
+    float expected = target >= 0 && target < n ? cap.of(wide(row[target])) : 0.0f;
     if (a.label_smoothing > 0.0f)
       expected =
           (1.0f - a.label_smoothing) * expected + a.label_smoothing / static_cast<float>(a.vocab) * logits;
@@ -115,6 +109,7 @@ void stats_rows(const CeStats& a, Cap cap, std::int64_t begin, std::int64_t end)
 template <class T, class Cap>
 void finish_rows(const CeFinish& a, Cap cap, std::int64_t begin, std::int64_t end) {
   const std::int64_t v = a.logits_TV.size(1), n = real_columns(a);
+  const float loss_scale = a.loss_scale.data == nullptr ? 1.0f : *at<float>(a.loss_scale);
   for (std::int64_t t = begin; t < end; ++t) {
     const float weight = at<float>(a.loss_weight_T)[t];
     const float top = at<float>(a.max_T)[t], total = at<float>(a.sum_exp_T)[t],
@@ -124,14 +119,14 @@ void finish_rows(const CeFinish& a, Cap cap, std::int64_t begin, std::int64_t en
     if (a.z_loss > 0.0f) at<float>(a.z_loss_T)[t] = weight == 0.0f ? 0.0f : weight * a.z_loss * lse * lse;
     if (a.want == CeFinish::Want::loss) continue;
     T* row = at<T>(a.logits_TV, t * v);
-    const float factor = weight * a.grad_scale;
+    const float factor = weight * a.grad_scale * loss_scale;
     if (factor == 0.0f) {
       clear(row, v);
       continue;
     }
     const std::int64_t target = at<std::int32_t>(a.targets_T)[t] - a.first_row;
     const bool held = target >= 0 && target < n;
-    const float target_logit = held ? element(row + target) : 0.0f;
+    const float target_logit = held ? wide(row[target]) : 0.0f;
     // Factors of each column's probability and of the target, and what smoothing subtracts from every column.
     const float pull = a.z_loss > 0.0f ? 1.0f + 2.0f * a.z_loss * lse : 1.0f,
                 every = a.label_smoothing / static_cast<float>(a.vocab),

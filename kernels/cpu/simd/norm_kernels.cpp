@@ -100,16 +100,14 @@ void norm_backward_rows(const AddNormBackward& a, std::int64_t begin, std::int64
 }  // namespace
 
 void add_norm_forward(const AddNormForward& a, std::int64_t begin, std::int64_t end) {
-  with_type(a.residual_TD.dtype, [&](auto t) {
-    with_type(a.weight_D.dtype, [&](auto w) { norm_forward_rows<decltype(t), decltype(w)>(a, begin, end); });
-  });
+  with_weight_types(a.residual_TD.dtype, a.weight_D.dtype,
+                    [&](auto t, auto w) { norm_forward_rows<decltype(t), decltype(w)>(a, begin, end); });
 }
 
 void add_norm_backward(const AddNormBackward& a, std::int64_t begin, std::int64_t end, float* dweight,
                        float* dbias) {
-  with_type(a.sum_TD.dtype, [&](auto t) {
-    with_type(a.weight_D.dtype,
-              [&](auto w) { norm_backward_rows<decltype(t), decltype(w)>(a, begin, end, dweight, dbias); });
+  with_weight_types(a.sum_TD.dtype, a.weight_D.dtype, [&](auto t, auto w) {
+    norm_backward_rows<decltype(t), decltype(w)>(a, begin, end, dweight, dbias);
   });
 }
 

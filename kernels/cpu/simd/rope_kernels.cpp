@@ -302,23 +302,19 @@ void sums_rows(const QkNormSums& a, std::int64_t begin, std::int64_t end) {
 }  // namespace
 
 void qk_norm_sums(const QkNormSums& a, std::int64_t begin, std::int64_t end) {
-  with_type(a.qkv_in.dtype, [&](auto t) {
-    with_type(a.q_weight_E.dtype, [&](auto w) { sums_rows<decltype(t), decltype(w)>(a, begin, end); });
-  });
+  with_weight_types(a.qkv_in.dtype, a.q_weight_E.dtype,
+                    [&](auto t, auto w) { sums_rows<decltype(t), decltype(w)>(a, begin, end); });
 }
 
 void qk_norm_rope_forward(const QkNormRopeForward& a, std::int64_t begin, std::int64_t end) {
-  with_type(a.qkv_in.dtype, [&](auto t) {
-    with_type(a.q_weight_E.dtype, [&](auto w) { forward_rows<decltype(t), decltype(w)>(a, begin, end); });
-  });
+  with_weight_types(a.qkv_in.dtype, a.q_weight_E.dtype,
+                    [&](auto t, auto w) { forward_rows<decltype(t), decltype(w)>(a, begin, end); });
 }
 
 void qk_norm_rope_backward(const QkNormRopeBackward& a, std::int64_t begin, std::int64_t end, float* dq,
                            float* dk) {
-  with_type(a.dqkv.dtype, [&](auto t) {
-    with_type(a.q_weight_E.dtype,
-              [&](auto w) { backward_rows<decltype(t), decltype(w)>(a, begin, end, dq, dk); });
-  });
+  with_weight_types(a.dqkv.dtype, a.q_weight_E.dtype,
+                    [&](auto t, auto w) { backward_rows<decltype(t), decltype(w)>(a, begin, end, dq, dk); });
 }
 
 }  // namespace trainerd::kernels::TRAINERD_SIMD

@@ -101,11 +101,44 @@ inline void for_each_vec(std::int64_t n, const Body& body, float fill = 0.0f) {
          [=](auto* p, Vec x) { store_tail(p + i, x, rest); });
 }
 
-/// Calls `f` with a value of the type of `dtype`, which is f32 or bf16.
+// Single elements. Headers outside this namespace have such functions too, but might not be inlined: see
+// vector_functions.h.
+inline float wide(float x) { return x; }
+inline float wide(Bf16 x) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(x.bits) << 16); }
+inline void put_element(float* p, float x) { *p = x; }
+inline void put_element(Bf16* p, float x) {  // rounds a finite number to nearest even; NaN stays NaN
+  const auto bits = __builtin_bit_cast(std::uint32_t, x);
+  p->bits =
+      static_cast<std::uint16_t>(x != x ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+inline void put_element(Fp16* p, float x) { *p = half_of(x); }
+
+/// Calls `f` with a value of the type of `dtype`: f32, bf16 or fp16.
 template <class F>
 inline void with_type(DType dtype, const F& f) {
   if (dtype == DType::bf16) f(Bf16{});
+  else if (dtype == DType::f16) f(Fp16{});
   else f(float{});
+}
+/// The same for optimizer states and gradients, which are f32 or bf16.
+template <class F>
+inline void with_state_type(DType dtype, const F& f) {
+  if (dtype == DType::bf16) f(Bf16{});
+  else if (dtype == DType::f32) f(float{});
+  else __builtin_trap();  // an operator let it pass
+}
+/// Calls `f` with values of two types, which are not bf16 and fp16 (`check_not_mixed`).
+template <class F>
+inline void with_types(DType a, DType b, const F& f) {
+  if (a == DType::f16) return b == DType::f16 ? f(Fp16{}, Fp16{}) : f(Fp16{}, float{});
+  if (b == DType::f16) return f(float{}, Fp16{});
+  with_state_type(a, [&](auto x) { with_state_type(b, [&](auto y) { f(x, y); }); });
+}
+/// The same for activations and weights, which are both fp16 or neither is.
+template <class F>
+inline void with_weight_types(DType activations, DType weights, const F& f) {
+  if (activations == DType::f16) return f(Fp16{}, Fp16{});
+  with_state_type(activations, [&](auto x) { with_state_type(weights, [&](auto y) { f(x, y); }); });
 }
 
 }  // namespace trainerd::kernels::TRAINERD_SIMD

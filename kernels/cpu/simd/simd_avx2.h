@@ -104,11 +104,31 @@ inline void store_tail(Bf16* p, Vec x, std::int64_t count) {
   store(lanes, x);
   for (std::int64_t i = 0; i < count; ++i) p[i] = lanes[i];
 }
-/// The value after a store in bf16 and a load.
-inline Vec round_to_bf16(Vec x) {
-  const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
-  return {_mm256_castsi256_ps(_mm256_and_si256(round_half(x.low), upper)),
-          _mm256_castsi256_ps(_mm256_and_si256(round_half(x.high), upper))};
+
+inline float wide(Fp16 x) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(x.bits))); }
+/// Rounded to nearest even.
+inline Fp16 half_of(float x) {
+  return {
+      static_cast<std::uint16_t>(_mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(x), _MM_FROUND_TO_NEAREST_INT)))};
+}
+inline Vec load(const Fp16* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline void store(Fp16* p, Vec x) {
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x.low, kNearest));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(x.high, kNearest));
+}
+inline Vec load_tail(const Fp16* p, std::int64_t count, float fill = 0.0f) {
+  Fp16 halves[kLanes] = {};
+  __builtin_memcpy(static_cast<void*>(halves), p, static_cast<std::size_t>(count) * sizeof(Fp16));
+  return select(first_lanes(count), load(halves), broadcast(fill));
+}
+inline void store_tail(Fp16* p, Vec x, std::int64_t count) {
+  Fp16 halves[kLanes];
+  store(halves, x);
+  __builtin_memcpy(static_cast<void*>(p), halves, static_cast<std::size_t>(count) * sizeof(Fp16));
 }
 
 /// Sum of the lanes as a tree: i with i + 8, then + 4, + 2, + 1.

@@ -77,8 +77,26 @@ inline Vec load_tail(const Bf16* p, std::int64_t count, float fill = 0.0f) {
 inline void store_tail(Bf16* p, Vec x, std::int64_t count) {
   _mm256_mask_storeu_epi16(p, first_lanes(count), narrow(x));
 }
-/// The value after a store in bf16 and a load.
-inline Vec round_to_bf16(Vec x) { return widen(narrow(x)); }
+
+inline float wide(Fp16 x) {
+  return _mm512_cvtss_f32(_mm512_cvtph_ps(_mm256_castsi128_si256(_mm_cvtsi32_si128(x.bits))));
+}
+/// Rounded to nearest even.
+inline __m256i to_half(Vec x) { return _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+inline Fp16 half_of(float x) {
+  return {static_cast<std::uint16_t>(_mm_cvtsi128_si32(_mm256_castsi256_si128(to_half(broadcast(x)))))};
+}
+inline Vec load(const Fp16* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline void store(Fp16* p, Vec x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_half(x)); }
+inline Vec load_tail(const Fp16* p, std::int64_t count, float fill = 0.0f) {
+  const Vec x{_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(first_lanes(count), p))};
+  return select(first_lanes(count), x, broadcast(fill));
+}
+inline void store_tail(Fp16* p, Vec x, std::int64_t count) {
+  _mm256_mask_storeu_epi16(p, first_lanes(count), to_half(x));
+}
 
 /// Sum of the lanes as a tree: i with i + 8, then + 4, + 2, + 1.
 inline float sum(Vec a) {

@@ -129,9 +129,21 @@ inline void store_tail(Bf16* p, Vec x, std::int64_t count) {
   store(lanes, x);
   for (std::int64_t i = 0; i < count; ++i) p[i] = lanes[i];
 }
-inline Vec round_to_bf16(Vec x) {
-  return each([&](int i) { return (Quad)((QuadBits)round_half(x.q[i]) & 0xffff0000u); });
+
+inline float wide(Fp16 x) { return to_float(x); }
+inline Fp16 half_of(float x) { return to_fp16(x); }
+inline Vec load_tail(const Fp16* p, std::int64_t count, float fill = 0.0f) {
+  float lanes[kLanes];
+  for (std::int64_t i = 0; i < kLanes; ++i) lanes[i] = i < count ? to_float(p[i]) : fill;
+  return load(lanes);
 }
+inline void store_tail(Fp16* p, Vec x, std::int64_t count) {
+  float lanes[kLanes];
+  store(lanes, x);
+  for (std::int64_t i = 0; i < count; ++i) p[i] = to_fp16(lanes[i]);
+}
+inline Vec load(const Fp16* p) { return load_tail(p, kLanes); }
+inline void store(Fp16* p, Vec x) { store_tail(p, x, kLanes); }
 
 inline float sum(Vec a) {
   const Quad y = (a.q[0] + a.q[2]) + (a.q[1] + a.q[3]);

@@ -9,7 +9,9 @@ T* head_at(const HeadView& x, std::int64_t row, std::int64_t head) {
 }
 
 float sink_of(const Tensor& sinks_H, std::int64_t head) {
-  return sinks_H.dtype == DType::bf16 ? to_float(at<Bf16>(sinks_H)[head]) : at<float>(sinks_H)[head];
+  float sink = 0;
+  with_type(sinks_H.dtype, [&]<class T>(T) { sink = wide(at<T>(sinks_H)[head]); });
+  return sink;
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 // The inner product tile that our own GEMMs and attention use, and the packing it requires.
 //
 // Operands are arrays of words: one fp32, or two consecutive bf16 along the reduction (the even one in the
-// low half). "Depth" counts words. B is packed in panels: row k of a panel holds word k of kPanel output
-// columns, side by side.
+// low half). fp16 is packed as fp32. "Depth" counts words. B is packed in panels: row k of a panel holds word
+// k of kPanel output columns, side by side.
 
 #include <cstdint>
 #include <cstring>
@@ -18,9 +18,12 @@ constexpr std::int64_t kTileRows = 6;
 /// Columns of a packed panel: the width of a tile, so that a panel is read sequentially.
 constexpr std::int64_t kPanel = kTileVectors * kLanes;
 
+/// The type in which elements of T are packed and multiplied.
+template <class T>
+using Packed = std::conditional_t<std::is_same_v<T, Fp16>, float, T>;
 /// Elements of the reduction in one word.
 template <class T>
-constexpr std::int64_t kPerWord = 4 / static_cast<std::int64_t>(sizeof(T));
+constexpr std::int64_t kPerWord = 4 / static_cast<std::int64_t>(sizeof(Packed<T>));
 
 template <class T>
 constexpr std::int64_t words_of(std::int64_t elements) {
@@ -89,7 +92,11 @@ inline void tile(const Word* a, LeftStrides strides, const Word* b, std::int64_t
 template <class T>
 inline void pack_row(const T* low, const T* high, std::int64_t columns, Word* out, std::int64_t width) {
   std::int64_t i = 0;
-  if constexpr (sizeof(T) == 4) {
+  if constexpr (std::is_same_v<T, Fp16>) {
+    float* to = reinterpret_cast<float*>(out);
+    for_each_vec(columns, [&](auto load, auto store) { store(to, load(low)); });
+    i = columns;
+  } else if constexpr (sizeof(T) == 4) {
     for (; i + kLanes <= columns; i += kLanes)
       store_words(out + i, load_words(reinterpret_cast<const Word*>(low + i)));
     for (; i < columns; ++i) std::memcpy(out + i, low + i, sizeof(Word));
@@ -127,7 +134,9 @@ inline void pack_transposed(const T* in, std::int64_t stride, std::int64_t colum
   const std::int64_t whole = depth_elements / kPerWord<T> / 16 * 16;
   const auto word = [&](std::int64_t column, std::int64_t k) {
     Word w = 0;
-    if (column < columns && k * kPerWord<T> < depth_elements) {
+    if constexpr (std::is_same_v<T, Fp16>) {
+      if (column < columns && k < depth_elements) w = __builtin_bit_cast(Word, wide(in[column * stride + k]));
+    } else if (column < columns && k * kPerWord<T> < depth_elements) {
       const std::int64_t left = (depth_elements - k * kPerWord<T>)*static_cast<std::int64_t>(sizeof(T));
       std::memcpy(&w, in + column * stride + k * kPerWord<T>, static_cast<std::size_t>(left < 4 ? left : 4));
     }
@@ -136,7 +145,8 @@ inline void pack_transposed(const T* in, std::int64_t stride, std::int64_t colum
   for (std::int64_t column = 0; column < kPanel; column += 16) {
     std::int64_t k = 0;
     // Rows with an odd stride or start are not aligned for words.
-    if (column + 16 <= columns && stride % kPerWord<T> == 0 && reinterpret_cast<std::uintptr_t>(in) % 4 == 0)
+    if (!std::is_same_v<T, Fp16> && column + 16 <= columns && stride % kPerWord<T> == 0 &&
+        reinterpret_cast<std::uintptr_t>(in) % 4 == 0)
       for (; k < whole; k += 16)
         transpose_16x16(reinterpret_cast<const Word*>(in + column * stride) + k, stride / kPerWord<T>,
                         out + k * kPanel + column, kPanel);

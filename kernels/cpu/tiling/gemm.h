@@ -31,9 +31,9 @@ constexpr Blocks even_blocks(std::int64_t n, std::int64_t largest, std::int64_t 
   return {size, (n + size - 1) / size};
 }
 
-/// True if a GEMM on these operands runs in fp32 because the target has no bf16 GEMM.
+/// True if a GEMM on these operands runs in fp32: of fp16, and of bf16 if the target has no bf16 GEMM.
 constexpr bool widened(DType dtype, const Target& target) {
-  return dtype == DType::bf16 && !target.bf16_gemm;
+  return dtype == DType::f16 || (dtype == DType::bf16 && !target.bf16_gemm);
 }
 /// True if products of this dtype use AMX.
 constexpr bool by_amx(DType dtype, const Target& target) { return dtype == DType::bf16 && target.amx; }

@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   __syncwarp();  // all threads of a row have read its lse
   if (!inside) return;
   if (lane == 0) *to_lse = merge.lse;
-  store_row<Tile>(out, at.query_begin + query, head * V, sums, row_sum == 0.0f ? 1.0f : row_sum, merge.added,
-                  merge.kept, lane, V);
+  store_row<Tile, T>(out, at.query_begin + query, head * V, sums, row_sum == 0.0f ? 1.0f : row_sum,
+                     merge.added, merge.kept, lane, V);
 }
 
 constexpr int kSwapThreads = 256;
@@ -95,7 +95,7 @@ void attention_forward(const Launch& where, const AttentionForward& a) {
   with_tile(a.block.heads, [&](auto tile) {
     using Tile = decltype(tile);
     const AttentionShape shape = shape_of(a, Side::queries, Tile::kRows);
-    with_type(a.q_THE.dtype, "attention: fp32 or bf16", [&](auto t) {
+    with_type(a.q_THE.dtype, "attention: fp32, bf16 or fp16", [&](auto t) {
       using T = decltype(t);
       launch(where, {shape.tiles, shape.heads}, kAttentionThreads, "attention_forward",
              forward_kernel<Tile, T>, shape, heads_at<const T>(a.q_THE), heads_at<const T>(a.k_TKE),

@@ -39,7 +39,7 @@ Heads<T> heads_at(const HeadView& x) {
   return {reinterpret_cast<T*>(x.data), static_cast<int>(x.row_stride)};
 }
 
-/// Heads that a kernel writes or accumulates into, in bf16 or fp32.
+/// Heads that a kernel writes or accumulates into, in the dtype of its inputs or fp32.
 struct OutHeads {
   std::byte* data;
   int stride;
@@ -218,7 +218,7 @@ __device__ inline float row_reduce(float x, Op op) {
 
 /// Stores the lane's elements lane, lane + kPerRow, .. of a row: added * (sums / divisor) + kept * previous
 /// value.
-template <class Tile>
+template <class Tile, class T>
 __device__ inline void store_row(const OutHeads& out, std::int64_t row, int column,
                                  const float (&sums)[Tile::kEach], float divisor, float added, float kept,
                                  int lane, int E) {
@@ -232,7 +232,7 @@ __device__ inline void store_row(const OutHeads& out, std::int64_t row, int colu
     }
   };
   if (out.fp32) store(out.as<float>());
-  else store(out.as<Bf16>());
+  else store(out.as<T>());
 }
 
 /// Calls `f` with the tile type for these heads.

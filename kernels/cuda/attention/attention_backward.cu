@@ -97,8 +97,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) key_value_kernel(Attenti
     }
   if (first + row >= at.keys) return;
   const std::int64_t to = at.key_begin + first + row;
-  store_row<Tile>(g.dk, to, kv_head * E, dk, 1.0f, 1.0f, g.dk.adds ? 1.0f : 0.0f, lane, E);
-  store_row<Tile>(g.dv, to, kv_head * V, dv, 1.0f, 1.0f, g.dv.adds ? 1.0f : 0.0f, lane, V);
+  store_row<Tile, T>(g.dk, to, kv_head * E, dk, 1.0f, 1.0f, g.dk.adds ? 1.0f : 0.0f, lane, E);
+  store_row<Tile, T>(g.dv, to, kv_head * V, dv, 1.0f, 1.0f, g.dv.adds ? 1.0f : 0.0f, lane, V);
 }
 
 template <class Tile, class T>
@@ -134,8 +134,8 @@ __global__ void __launch_bounds__(kAttentionThreads) query_kernel(AttentionShape
     }
   }
   if (first + row >= at.queries) return;
-  store_row<Tile>(g.dq, at.query_begin + first + row, head * E, dq, 1.0f, 1.0f, g.dq.adds ? 1.0f : 0.0f, lane,
-                  E);
+  store_row<Tile, T>(g.dq, at.query_begin + first + row, head * E, dq, 1.0f, 1.0f, g.dq.adds ? 1.0f : 0.0f,
+                     lane, E);
 }
 
 }  // namespace
@@ -147,7 +147,7 @@ void attention_backward(const Launch& where, const AttentionBackward& a) {
     using Tile = decltype(tile);
     const AttentionShape by_queries = shape_of(a, Side::queries, Tile::kRows),
                          by_keys = shape_of(a, Side::keys, Tile::kRows);
-    with_type(a.q_THE.dtype, "attention: fp32 or bf16", [&](auto t) {
+    with_type(a.q_THE.dtype, "attention: fp32, bf16 or fp16", [&](auto t) {
       using T = decltype(t);
       const Gradients<T> g{.q = heads_at<const T>(a.q_THE),
                            .k = heads_at<const T>(a.k_TKE),
@@ -158,12 +158,14 @@ void attention_backward(const Launch& where, const AttentionBackward& a) {
                            .dq = out_heads(a.dq_THE, a.dq_mode),
                            .dk = out_heads(a.dk_TKE, a.dkv_mode),
                            .dv = out_heads(a.dv_TKE, a.dkv_mode)};
-      with_type(a.out_THE.dtype, "attention: fp32 or bf16", [&](auto o) {
-        using O = decltype(o);
+      // The output is in the dtype of the heads, or in fp32.
+      const auto sum_rows = [&]<class O>(O) {
         launch(where, {ceil_div(by_queries.tokens * by_queries.heads, kAttentionThreads / 32)},
                kAttentionThreads, "attention_row_sums", row_sums_kernel<O, T>, heads_at<const O>(a.out_THE),
                g.dout, row_sums, by_queries.tokens, by_queries.heads, by_queries.value_size);
-      });
+      };
+      if (a.out_THE.dtype == DType::f32) sum_rows(float{});
+      else sum_rows(T{});
       launch(where, {by_keys.tiles, by_keys.kv_heads}, kAttentionThreads, "attention_key_value",
              key_value_kernel<Tile, T>, by_keys, g);
       launch(where, {by_queries.tiles, by_queries.heads}, kAttentionThreads, "attention_query",

@@ -23,9 +23,9 @@ struct ForwardTile {
   static constexpr int kBytes = P::bytes(kQueries + 2 * kKeys);
 };
 
-/// Computes weights 2^(c s - c max) of scores s in bf16, with c = scale / ln 2, and rescales sums made with
+/// Computes weights 2^(c s - c max) of scores s in T, with c = scale / ln 2, and rescales sums made with
 /// an older maximum. row_sum covers only the thread's own columns.
-template <int M, int N, int C>
+template <class T, int M, int N, int C>
 __device__ inline void weigh(std::uint32_t (&weights)[M][N / 2][4], const float (&scores)[M][N][4],
                              float (&sums)[M][C][4], float (&row_max)[M][2], float (&row_sum)[M][2],
                              float c) {
@@ -54,15 +54,15 @@ __device__ inline void weigh(std::uint32_t (&weights)[M][N / 2][4], const float 
                     y = exp2_fast(fmaf(scores[m][n][2 * h + 1], c, -shift));
         row_sum[m][h] += x + y;
         // fragments of A, in the order of narrow_fragments
-        weights[m][n / 2][n % 2 * 2 + h] = pack_bf16(x, y);
+        weights[m][n / 2][n % 2 * 2 + h] = pack_pair<T>(x, y);
       }
     }
 }
 
-template <class Tile, bool kCapped>
+template <class T, class Tile, bool kCapped>
 __global__ void __launch_bounds__(Tile::kThreads)
-    mma_forward_kernel(AttentionShape p, Heads<const Bf16> q, Heads<const Bf16> k, Heads<const Bf16> v,
-                       OutHeads out, float* lse) {
+    mma_forward_kernel(AttentionShape p, Heads<const T> q, Heads<const T> k, Heads<const T> v, OutHeads out,
+                       float* lse) {
   using P = typename Tile::P;
   constexpr int M = Tile::kM, N = Tile::kKeys, Q = Tile::kQueries;
   const MmaPlace at(p, p.heads, Q, p.sequences.causal);
@@ -98,7 +98,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
                                        v.stride, V);
     if (seen) {
       clear(scores);
-      multiply_rows<P>(scores, queries + P::bytes(fragment.warp_row) + P::lane(), keys + P::lane_of_rows());
+      multiply_rows<T, P>(scores, queries + P::bytes(fragment.warp_row) + P::lane(),
+                          keys + P::lane_of_rows());
       cap.apply(scores);
     }
     wait_copies();
@@ -110,8 +111,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
       if (key0 + N > at.end_key(warp_first) || key0 < at.first_key(warp_last))
         hide<Rows::queries>(scores, warp_first + fragment.row, key0 + fragment.column, at, -INFINITY);
       std::uint32_t weights[M][N / 16][4];
-      weigh(weights, scores, sums, row_max, row_sum, p.exponent);
-      multiply_fragments<P>(sums, weights, values + P::lane());
+      weigh<T>(weights, scores, sums, row_max, row_sum, p.exponent);
+      multiply_fragments<T, P>(sums, weights, values + P::lane());
     }
   }
   if (start >= end) settle_copies();
@@ -133,8 +134,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
       row_sum[m][h] = sum == 0.0f ? 0.0f : merge.added / sum;
       kept[m][h] = merge.kept;
     }
-  put_rows<P>(queries + P::bytes(fragment.warp_row), sums, row_sum, kept, out, at.query_begin + warp_first,
-              at.head * V, at.queries - warp_first, V);
+  put_rows<T, P>(queries + P::bytes(fragment.warp_row), sums, row_sum, kept, out, at.query_begin + warp_first,
+                 at.head * V, at.queries - warp_first, V);
 }
 
 }  // namespace
@@ -145,10 +146,12 @@ bool mma_attention_forward(const Launch& where, const AttentionForward& a) {
     using Tile = ForwardTile<decltype(columns)::value>;
     const AttentionShape shape = shape_of(a, Side::queries, Tile::kQueries);
     with_softcap(a.block.softcap, [&](auto capped) {
-      launch(where, {.x = shape.tiles * shape.heads, .shared_bytes = Tile::kBytes}, Tile::kThreads,
-             "mma_attention_forward", mma_forward_kernel<Tile, decltype(capped)::value>, shape,
-             heads_at<const Bf16>(a.q_THE), heads_at<const Bf16>(a.k_TKE), heads_at<const Bf16>(a.v_TKE),
-             out_heads(a.out_THE, a.mode), a.lse_HT.as<float>());
+      with_half_type(a.q_THE.dtype, [&]<class T>(T) {
+        launch(where, {.x = shape.tiles * shape.heads, .shared_bytes = Tile::kBytes}, Tile::kThreads,
+               "mma_attention_forward", mma_forward_kernel<T, Tile, decltype(capped)::value>, shape,
+               heads_at<const T>(a.q_THE), heads_at<const T>(a.k_TKE), heads_at<const T>(a.v_TKE),
+               out_heads(a.out_THE, a.mode), a.lse_HT.as<float>());
+      });
     });
   });
   return true;

@@ -1,8 +1,8 @@
 #pragma once
 
-// Common parts of the forward and backward of our own attention on tensor cores (mma.cuh). bf16, head sizes
-// that are multiples of 8. A block owns rows of one head of one sequence and loops over the other side in
-// tiles.
+// Common parts of the forward and backward of our own attention on tensor cores (mma.cuh). T is Bf16 or Fp16;
+// head sizes are multiples of 8. A block owns rows of one head of one sequence and loops over the other side
+// in tiles.
 
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/kernels/math.cuh"
@@ -61,19 +61,20 @@ __device__ inline void load_pair(const float* p, float (&x)[2]) {
   x[0] = std::bit_cast<float>(w.x);
   x[1] = std::bit_cast<float>(w.y);
 }
-__device__ inline void load_pair(const Bf16* p, float (&x)[2]) {
+template <class T>
+__device__ inline void load_pair(const T* p, float (&x)[2]) {
   const std::uint32_t w = *reinterpret_cast<const std::uint32_t*>(p);
-  x[0] = std::bit_cast<float>(w << 16);
-  x[1] = std::bit_cast<float>(w & 0xffff0000u);
+  x[0] = widen_half<T>(w, false);
+  x[1] = widen_half<T>(w, true);
 }
 __device__ inline void store_pair(float* p, float x, float y) {
   store_words(p, std::bit_cast<std::uint32_t>(x), std::bit_cast<std::uint32_t>(y));
 }
 
 /// Writes the first `left` of the warp's rows of `out`, starting at `row`: factor * sums, plus kept * the
-/// previous value if `out` accumulates. bf16 goes through store_rows; fp32 is stored from registers, 32 bytes
+/// previous value if `out` accumulates. T goes through store_rows; fp32 is stored from registers, 32 bytes
 /// of a row at a time.
-template <class P, int M>
+template <class T, class P, int M>
 __device__ inline void put_rows(SharedAddress tile, float (&sums)[M][P::kColumns / 8][4],
                                 float (&factor)[M][2], const float (&kept)[M][2], const OutHeads& out,
                                 std::int64_t row, int column, int left, int width) {
@@ -95,7 +96,7 @@ __device__ inline void put_rows(SharedAddress tile, float (&sums)[M][P::kColumns
       float* const x = sums[m][n] + 2 * h;
       float old[2];
       if (out.fp32) load_pair(out.as<float>().at(row + r, column + c), old);
-      else load_pair(out.as<Bf16>().at(row + r, column + c), old);
+      else load_pair(out.as<T>().at(row + r, column + c), old);
 #pragma unroll
       for (int i = 0; i < 2; ++i) x[i] = blended(factor[m][h], x[i], kept[m][h], old[i]);
     });
@@ -107,11 +108,11 @@ __device__ inline void put_rows(SharedAddress tile, float (&sums)[M][P::kColumns
       store_pair(out.as<float>().at(row + r, column + c), factor[m][h] * sums[m][n][2 * h],
                  factor[m][h] * sums[m][n][2 * h + 1]);
     });
-  else store_rows<P>(tile, sums, factor, out.as<Bf16>().at(row, column), left, out.stride, width);
+  else store_rows<P>(tile, sums, factor, out.as<T>().at(row, column), left, out.stride, width);
 }
 
 /// For gradients: scale * sums, assigned or accumulated.
-template <class P, int M>
+template <class T, class P, int M>
 __device__ inline void put_scaled_rows(SharedAddress tile, float (&sums)[M][P::kColumns / 8][4], float scale,
                                        const OutHeads& out, std::int64_t row, int column, int left,
                                        int width) {
@@ -121,7 +122,7 @@ __device__ inline void put_scaled_rows(SharedAddress tile, float (&sums)[M][P::k
     factor[m][0] = factor[m][1] = scale;
     kept[m][0] = kept[m][1] = 1.0f;
   }
-  put_rows<P>(tile, sums, factor, kept, out, row, column, left, width);
+  put_rows<T, P>(tile, sums, factor, kept, out, row, column, left, width);
 }
 
 /// The softcap of scores. Kernels without one are compiled separately, because it needs registers. Its

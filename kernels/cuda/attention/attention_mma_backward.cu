@@ -22,9 +22,9 @@ namespace {
 
 /// Lanes threads process one head of a token, 8 elements each. Bytes: out and dout once; floor = bytes /
 /// memory bandwidth.
-template <int Lanes>
+template <class T, int Lanes>
 __global__ void __launch_bounds__(kAttentionThreads)
-    mma_row_sums_kernel(Heads<const Bf16> out, Heads<const Bf16> dout, bool fp32_out, float* sums_HT,
+    mma_row_sums_kernel(Heads<const T> out, Heads<const T> dout, bool fp32_out, float* sums_HT,
                         std::int64_t tokens, int heads, int E) {
   const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kAttentionThreads + threadIdx.x) / Lanes;
   const int e = static_cast<int>(threadIdx.x) % Lanes * 8;
@@ -44,8 +44,9 @@ __global__ void __launch_bounds__(kAttentionThreads)
   if (i < tokens * heads && e == 0) sums_HT[i % heads * tokens + i / heads] = sum;
 }
 
+template <class T>
 struct MmaGradients {
-  Heads<const Bf16> q, k, v, dout;
+  Heads<const T> q, k, v, dout;
   const float* lse_HT;
   const float* row_sums_HT;
   OutHeads dq, dk, dv;
@@ -83,8 +84,8 @@ template <int Columns>
 using QueryTile = BackwardTile<Columns, 2, 4, 0, 2>;
 
 /// Copies the queries' side for one step of a block that owns keys.
-template <class Tile>
-__device__ inline void copy_queries(const AttentionShape& p, const MmaGradients& g, const MmaPlace& at,
+template <class Tile, class T>
+__device__ inline void copy_queries(const AttentionShape& p, const MmaGradients<T>& g, const MmaPlace& at,
                                     int stage, int head, int query0) {
   using P = typename Tile::P;
   constexpr int N = Tile::kOther, kThreads = Tile::kThreads;
@@ -101,8 +102,8 @@ __device__ inline void copy_queries(const AttentionShape& p, const MmaGradients&
 
 // Queries past the sequence's end are zeros, and so are their dO, log-sum-exp and row sum, so they add
 // nothing. Keys past the end are rows that are not stored.
-template <class Tile, bool kCapped>
-__global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(AttentionShape p, MmaGradients g) {
+template <class T, class Tile, bool kCapped>
+__global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(AttentionShape p, MmaGradients<T> g) {
   using P = typename Tile::P;
   constexpr int M = Tile::kM, N = Tile::kOther;
   const MmaPlace at(p, p.kv_heads, Tile::kOwn, false);
@@ -133,8 +134,8 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
     if (query_last + at.end_shift > warp_first && query0 + at.begin_shift <= warp_last) {
       float weights[M][N / 8][4], slopes[M][N / 8][4], dweights[M][N / 8][4];
       clear(weights);
-      multiply_rows<P>(weights, Tile::own(0, fragment.warp_row) + P::lane(),
-                       Tile::other(stage, 0) + P::lane_of_rows());
+      multiply_rows<T, P>(weights, Tile::own(0, fragment.warp_row) + P::lane(),
+                          Tile::other(stage, 0) + P::lane_of_rows());
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
         float lse[2];
@@ -151,7 +152,7 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
       if (query0 + at.end_shift <= warp_last || query_last + at.begin_shift > warp_first)
         hide<Rows::keys>(weights, warp_first + fragment.row, query0 + fragment.column, at, 0.0f);
       std::uint32_t narrowed[M][N / 16][4];
-      narrow_fragments(narrowed, weights);
+      narrow_fragments<T>(narrowed, weights);
       if constexpr (kCapped) {
 #pragma unroll
         for (int m = 0; m < M; ++m)
@@ -160,10 +161,10 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
 #pragma unroll
             for (int i = 0; i < 4; ++i) weights[m][n][i] *= slopes[m][n][i];
       }
-      multiply_fragments<P>(dv, narrowed, Tile::other(stage, 1) + P::lane());
+      multiply_fragments<T, P>(dv, narrowed, Tile::other(stage, 1) + P::lane());
       clear(dweights);
-      multiply_rows<P>(dweights, Tile::own(1, fragment.warp_row) + P::lane(),
-                       Tile::other(stage, 1) + P::lane_of_rows());
+      multiply_rows<T, P>(dweights, Tile::own(1, fragment.warp_row) + P::lane(),
+                          Tile::other(stage, 1) + P::lane_of_rows());
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
         float row_sum[2];
@@ -174,8 +175,8 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
           for (int i = 0; i < 4; ++i)
             dweights[m][n][i] = weights[m][n][i] * (dweights[m][n][i] - row_sum[i % 2]);
       }
-      narrow_fragments(narrowed, dweights);
-      multiply_fragments<P>(dk, narrowed, Tile::other(stage, 0) + P::lane());
+      narrow_fragments<T>(narrowed, dweights);
+      multiply_fragments<T, P>(dk, narrowed, Tile::other(stage, 0) + P::lane());
     }
     head = next_head;
     query0 = next_query0;
@@ -183,13 +184,14 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
   if (start >= end) settle_copies();
   const int warp_row = FragmentPlace<M>().warp_row, warp_first = at.first + warp_row,
             left = at.keys - warp_first;
-  put_scaled_rows<P>(Tile::own(0, warp_row), dk, p.scale, g.dk, at.key_begin + warp_first, at.head * E, left,
-                     E);
-  put_scaled_rows<P>(Tile::own(1, warp_row), dv, 1.0f, g.dv, at.key_begin + warp_first, at.head * V, left, V);
+  put_scaled_rows<T, P>(Tile::own(0, warp_row), dk, p.scale, g.dk, at.key_begin + warp_first, at.head * E,
+                        left, E);
+  put_scaled_rows<T, P>(Tile::own(1, warp_row), dv, 1.0f, g.dv, at.key_begin + warp_first, at.head * V, left,
+                        V);
 }
 
-template <class Tile, bool kCapped>
-__global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShape p, MmaGradients g) {
+template <class T, class Tile, bool kCapped>
+__global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShape p, MmaGradients<T> g) {
   using P = typename Tile::P;
   constexpr int M = Tile::kM, N = Tile::kOther;
   const MmaPlace at(p, p.heads, Tile::kOwn, p.sequences.causal);
@@ -234,12 +236,12 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShap
     if (key0 >= at.end_key(warp_last) || key0 + N <= at.first_key(warp_first)) continue;
     float weights[M][N / 8][4], dweights[M][N / 8][4];
     clear(weights);
-    multiply_rows<P>(weights, Tile::own(0, fragment.warp_row) + P::lane(),
-                     Tile::other(stage, 0) + P::lane_of_rows());
+    multiply_rows<T, P>(weights, Tile::own(0, fragment.warp_row) + P::lane(),
+                        Tile::other(stage, 0) + P::lane_of_rows());
     cap.apply(weights);
     clear(dweights);
-    multiply_rows<P>(dweights, Tile::own(1, fragment.warp_row) + P::lane(),
-                     Tile::other(stage, 1) + P::lane_of_rows());
+    multiply_rows<T, P>(dweights, Tile::own(1, fragment.warp_row) + P::lane(),
+                        Tile::other(stage, 1) + P::lane_of_rows());
 #pragma unroll
     for (int m = 0; m < M; ++m)
 #pragma unroll
@@ -257,29 +259,27 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShap
     if (key0 + N > at.end_key(warp_first) || key0 < at.first_key(warp_last))
       hide<Rows::queries>(dweights, warp_first + fragment.row, key0 + fragment.column, at, 0.0f);
     std::uint32_t narrowed[M][N / 16][4];
-    narrow_fragments(narrowed, dweights);
-    multiply_fragments<P>(dq, narrowed, Tile::other(stage, 0) + P::lane());
+    narrow_fragments<T>(narrowed, dweights);
+    multiply_fragments<T, P>(dq, narrowed, Tile::other(stage, 0) + P::lane());
   }
   if (start >= end()) settle_copies();
   const int warp_row = FragmentPlace<M>().warp_row, warp_first = at.first + warp_row;
-  put_scaled_rows<P>(Tile::own(0, warp_row), dq, p.scale, g.dq, at.query_begin + warp_first, at.head * E,
-                     at.queries - warp_first, E);
+  put_scaled_rows<T, P>(Tile::own(0, warp_row), dq, p.scale, g.dq, at.query_begin + warp_first, at.head * E,
+                        at.queries - warp_first, E);
 }
 
-}  // namespace
-
-bool mma_attention_backward(const Launch& where, const AttentionBackward& a) {
-  if (!mma_serves(where, a, a.dout_THE, a.dq_THE, a.dk_TKE, a.dv_TKE)) return false;
+template <class T>
+void backward(const Launch& where, const AttentionBackward& a) {
   auto* const row_sums = reinterpret_cast<float*>(where.scratch);
-  const MmaGradients g{.q = heads_at<const Bf16>(a.q_THE),
-                       .k = heads_at<const Bf16>(a.k_TKE),
-                       .v = heads_at<const Bf16>(a.v_TKE),
-                       .dout = heads_at<const Bf16>(a.dout_THE),
-                       .lse_HT = a.lse_HT.as<float>(),
-                       .row_sums_HT = row_sums,
-                       .dq = out_heads(a.dq_THE, a.dq_mode),
-                       .dk = out_heads(a.dk_TKE, a.dkv_mode),
-                       .dv = out_heads(a.dv_TKE, a.dkv_mode)};
+  const MmaGradients<T> g{.q = heads_at<const T>(a.q_THE),
+                          .k = heads_at<const T>(a.k_TKE),
+                          .v = heads_at<const T>(a.v_TKE),
+                          .dout = heads_at<const T>(a.dout_THE),
+                          .lse_HT = a.lse_HT.as<float>(),
+                          .row_sums_HT = row_sums,
+                          .dq = out_heads(a.dq_THE, a.dq_mode),
+                          .dk = out_heads(a.dk_TKE, a.dkv_mode),
+                          .dv = out_heads(a.dv_TKE, a.dkv_mode)};
   with_columns(a.block.heads, [&](auto columns) {
     constexpr int kColumns = decltype(columns)::value, kLanes = kColumns <= 32 ? 4 : kColumns <= 64 ? 8 : 16;
     using Queries = QueryTile<kColumns>;
@@ -287,18 +287,25 @@ bool mma_attention_backward(const Launch& where, const AttentionBackward& a) {
                          by_queries = shape_of(a, Side::queries, Queries::kOwn);
     const std::int64_t tokens = by_queries.tokens, heads = by_queries.heads;
     launch(where, {ceil_div(tokens * heads * kLanes, kAttentionThreads)}, kAttentionThreads,
-           "mma_attention_row_sums", mma_row_sums_kernel<kLanes>, heads_at<const Bf16>(a.out_THE), g.dout,
+           "mma_attention_row_sums", mma_row_sums_kernel<T, kLanes>, heads_at<const T>(a.out_THE), g.dout,
            a.out_THE.dtype == DType::f32, row_sums, tokens, by_queries.heads, by_queries.value_size);
     with_softcap(a.block.softcap, [&](auto capped) {
       constexpr bool kCapped = decltype(capped)::value;
       using Keys = KeyTile<kColumns, kCapped>;
       static_assert(Keys::kOwn == KeyTile<kColumns, false>::kOwn);
       launch(where, {.x = by_keys.tiles * by_keys.kv_heads, .shared_bytes = Keys::kBytes}, Keys::kThreads,
-             "mma_attention_key_value", mma_key_value_kernel<Keys, kCapped>, by_keys, g);
+             "mma_attention_key_value", mma_key_value_kernel<T, Keys, kCapped>, by_keys, g);
       launch(where, {.x = by_queries.tiles * heads, .shared_bytes = Queries::kBytes}, Queries::kThreads,
-             "mma_attention_query", mma_query_kernel<Queries, kCapped>, by_queries, g);
+             "mma_attention_query", mma_query_kernel<T, Queries, kCapped>, by_queries, g);
     });
   });
+}
+
+}  // namespace
+
+bool mma_attention_backward(const Launch& where, const AttentionBackward& a) {
+  if (!mma_serves(where, a, a.dout_THE, a.dq_THE, a.dk_TKE, a.dv_TKE)) return false;
+  with_half_type(a.q_THE.dtype, [&]<class T>(T) { backward<T>(where, a); });
   return true;
 }
 

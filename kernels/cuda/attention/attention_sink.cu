@@ -59,31 +59,26 @@ __global__ void __launch_bounds__(kSinkThreads)
 void attention_sink_forward(const Launch& where, const AttentionSinkForward& a) {
   check_args(a);
   const std::int64_t tokens = a.out_THE.rows, heads = a.out_THE.heads;
-  with_type(a.out_THE.dtype, "attention: fp32 or bf16", [&](auto t) {
-    with_type(a.sinks_H.dtype, "attention: sinks are fp32 or bf16", [&](auto w) {
-      using T = decltype(t);
-      using W = decltype(w);
-      launch(where, {ceil_div(tokens * heads, kAttentionThreads / 32)}, kAttentionThreads,
-             "attention_sink_forward", sink_forward_kernel<T, W>, heads_at<T>(a.out_THE),
-             a.lse_HT.as<float>(), at<W>(a.sinks_H), tokens, static_cast<int>(heads),
-             static_cast<int>(a.out_THE.head_size));
-    });
+  with_types(a.out_THE.dtype, a.sinks_H.dtype, [&](auto t, auto w) {
+    using T = decltype(t);
+    using W = decltype(w);
+    launch(where, {ceil_div(tokens * heads, kAttentionThreads / 32)}, kAttentionThreads,
+           "attention_sink_forward", sink_forward_kernel<T, W>, heads_at<T>(a.out_THE), a.lse_HT.as<float>(),
+           at<W>(a.sinks_H), tokens, static_cast<int>(heads), static_cast<int>(a.out_THE.head_size));
   });
 }
 
 void attention_sink_backward(const Launch& where, const AttentionSinkBackward& a) {
   check_args(a);
-  with_type(a.out_THE.dtype, "attention: fp32 or bf16", [&](auto t) {
-    with_type(a.sinks_H.dtype, "attention: sinks are fp32 or bf16", [&](auto w) {
-      using T = decltype(t);
-      using W = decltype(w);
-      with_type(a.dsinks_H.dtype, "attention: sinks are fp32 or bf16", [&](auto g) {
-        using G = decltype(g);
-        launch(where, {a.out_THE.heads}, kSinkThreads, "attention_sink_backward",
-               sink_backward_kernel<T, W, G>, heads_at<const T>(a.out_THE), heads_at<const T>(a.dout_THE),
-               a.lse_HT.as<float>(), at<W>(a.sinks_H), at<G>(a.dsinks_H), a.mode == WriteMode::accumulate,
-               a.out_THE.rows, static_cast<int>(a.out_THE.head_size));
-      });
+  with_types(a.out_THE.dtype, a.sinks_H.dtype, [&](auto t, auto w) {
+    using T = decltype(t);
+    using W = decltype(w);
+    with_state_type(a.dsinks_H.dtype, "attention: gradients of sinks are fp32 or bf16", [&](auto g) {
+      using G = decltype(g);
+      launch(where, {a.out_THE.heads}, kSinkThreads, "attention_sink_backward", sink_backward_kernel<T, W, G>,
+             heads_at<const T>(a.out_THE), heads_at<const T>(a.dout_THE), a.lse_HT.as<float>(),
+             at<W>(a.sinks_H), at<G>(a.dsinks_H), a.mode == WriteMode::accumulate, a.out_THE.rows,
+             static_cast<int>(a.out_THE.head_size));
     });
   });
 }

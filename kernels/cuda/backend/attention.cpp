@@ -10,6 +10,7 @@ template <class Args>
 AttentionProblem problem_of(const Args& a) {
   AttentionProblem p;
   p.causal = a.block.mask == MaskKind::causal;
+  p.fp16 = a.q_THE.dtype == DType::f16;
   p.sequences = a.block.sequences;
   p.heads = a.block.heads.heads;
   p.kv_heads = a.block.heads.kv_heads;

@@ -24,7 +24,7 @@ void fill_normal(Backend& backend, Stream& stream, std::byte* place, std::int64_
   const Buffer memory =
       backend.allocate(MemoryKind::device, kBlock * (size_of(DType::f32) + size_of(DType::bf16)));
   const Tensor normal{memory.data(), DType::f32, {kBlock}},
-      rounded{memory.data() + normal.bytes(), DType::bf16, {kBlock}};
+      rounded{memory.data() + normal.bytes(), dtype == DType::f16 ? DType::f16 : DType::bf16, {kBlock}};
   backend.init_normal(stream, {.x = normal,
                                .key = 1,
                                .stddev = 1,
@@ -32,8 +32,8 @@ void fill_normal(Backend& backend, Stream& stream, std::byte* place, std::int64_
                                .columns = kBlock,
                                .logical_rows = 1,
                                .logical_columns = kBlock});
-  if (dtype == DType::bf16) backend.cast(stream, {.in = normal, .out = rounded});
-  const Tensor& block = dtype == DType::bf16 ? rounded : normal;
+  if (dtype != DType::f32) backend.cast(stream, {.in = normal, .out = rounded});
+  const Tensor& block = dtype != DType::f32 ? rounded : normal;
   const std::int64_t count = bytes / size_of(dtype);
   for (std::int64_t done = 0; done < count; done += kBlock) {
     const Shape shape{std::min(kBlock, count - done)};

@@ -86,7 +86,7 @@ class FrontEndGraph final : public AttentionGraph {
  public:
   FrontEndGraph(const AttentionProblem& problem)
       : backward_(problem.backward), uneven_(problem.tokens % 128 != 0) {
-    graph_.set_io_data_type(fe::DataType_t::BFLOAT16)
+    graph_.set_io_data_type(problem.fp16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     if (problem.backward) add_backward(graph_, problem);

@@ -23,6 +23,7 @@ struct AttentionProblem {
   bool backward = false;
   bool causal = true;
   bool deterministic = true;
+  bool fp16 = false;  ///< else bf16
   std::int64_t sequences = 0, heads = 0, kv_heads = 0, tokens = 0, head_size = 0;
   std::int64_t value_size = 0;  ///< of a value head
   AttentionStrides strides;

@@ -11,6 +11,7 @@ AttentionProblem problem_of(const AttentionCall& c) {
   p.backward = c.backward;
   p.causal = c.causal;
   p.deterministic = c.deterministic;
+  p.fp16 = c.fp16;
   p.sequences = c.sequences;
   p.heads = c.heads;
   p.kv_heads = c.kv_heads;

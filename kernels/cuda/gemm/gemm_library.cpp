@@ -16,8 +16,8 @@ constexpr int kFirst = 8, kTimed = 96;
 
 cudaDataType_t type_of(DType dtype, GemmFormat format = GemmFormat::plain) {
   if (format == GemmFormat::fp8) return CUDA_R_8F_E4M3;
-  base::check(dtype == DType::f32 || dtype == DType::bf16, "a GEMM is on fp32 or bf16");
-  return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+  base::check(is_float(dtype), "a GEMM is on fp32, bf16 or fp16");
+  return dtype == DType::f32 ? CUDA_R_32F : dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
 /// A contiguous column-major matrix.

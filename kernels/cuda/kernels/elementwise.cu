@@ -143,7 +143,7 @@ void add(const Launch& where, const Add& a) {
   base::check(a.a.dtype == a.out.dtype && a.b.dtype == a.out.dtype && a.a.numel() == a.out.numel() &&
                   a.b.numel() == a.out.numel(),
               "add: all three alike");
-  with_type(a.out.dtype, "add: fp32 or bf16", [&](auto t) {
+  with_type(a.out.dtype, "add: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     launch_flat<kVec<T>>(where, a.out.numel(), aligned(a.a, a.b, a.out), "add",
                          AddBody<T>{at<T>(a.a), at<T>(a.b), at<T>(a.out)});
@@ -152,7 +152,7 @@ void add(const Launch& where, const Add& a) {
 
 void scale(const Launch& where, const Scale& a) {
   base::check(a.out.dtype == a.x.dtype && a.out.numel() == a.x.numel(), "scale: out is like x");
-  with_type(a.x.dtype, "scale: fp32 or bf16", [&](auto t) {
+  with_type(a.x.dtype, "scale: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     launch_flat<kVec<T>>(where, a.x.numel(), aligned(a.x, a.out), "scale",
                          ScaleBody<T>{at<T>(a.x), at<T>(a.out), a.factor});
@@ -162,7 +162,7 @@ void scale(const Launch& where, const Scale& a) {
 void dropout(const Launch& where, const Dropout& a) {
   base::check(a.out.dtype == a.x.dtype && a.out.numel() == a.x.numel() && a.rate >= 0 && a.rate < 1,
               "dropout: out is like x, a rate of 0 to 1");
-  with_type(a.x.dtype, "dropout: fp32 or bf16", [&](auto t) {
+  with_type(a.x.dtype, "dropout: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     launch_flat<kVec<T>>(where, a.x.numel(), aligned(a.x, a.out), "dropout",
                          DropoutBody<T>{at<T>(a.x), at<T>(a.out), a.key, a.first, dropout_threshold(a.rate),
@@ -177,54 +177,48 @@ void cast(const Launch& where, const Cast& a) {
     return check(cudaMemcpyAsync(a.out.data, a.in.data, static_cast<std::size_t>(a.in.bytes()),
                                  cudaMemcpyDefault, where.stream),
                  "cast: a copy");
-  with_type(a.in.dtype, "cast: between fp32 and bf16", [&](auto from) {
-    with_type(a.out.dtype, "cast: between fp32 and bf16", [&](auto to) {
-      using From = decltype(from);
-      using To = decltype(to);
-      // Equal dtypes have been copied above.
-      if constexpr (!std::is_same_v<From, To>)
-        launch_flat<8>(where, a.in.numel(), aligned(a.in, a.out), "cast",
-                       CastBody<From, To>{at<From>(a.in), at<To>(a.out)});
-    });
+  with_types(a.in.dtype, a.out.dtype, [&](auto from, auto to) {
+    using From = decltype(from);
+    using To = decltype(to);
+    // Equal dtypes have been copied above.
+    if constexpr (!std::is_same_v<From, To>)
+      launch_flat<8>(where, a.in.numel(), aligned(a.in, a.out), "cast",
+                     CastBody<From, To>{at<From>(a.in), at<To>(a.out)});
   });
 }
 
 void copy_rows(const Launch& where, const CopyRows& a) {
   check_args(a);
-  with_type(a.in.dtype, "copy_rows: fp32 or bf16", [&](auto from) {
-    with_type(a.out.dtype, "copy_rows: fp32 or bf16", [&](auto to) {
-      using From = decltype(from);
-      using To = decltype(to);
-      constexpr int kN = std::max(kVec<From>, kVec<To>);
-      // Every row's first element must be aligned for vectors.
-      const bool vectors = aligned(a.in, a.out) && a.columns % kN == 0 && a.in_column % kN == 0 &&
-                           a.out_column % kN == 0 && a.in.size(1) % kN == 0 && a.out.size(1) % kN == 0;
-      launch_flat<kN>(
-          where, a.in.size(0) * a.columns, vectors, "copy_rows",
-          CopyRowsBody<From, To>{at<From>(a.in) + a.in_column, at<To>(a.out) + a.out_column, a.in.size(1),
-                                 a.out.size(1), a.columns, a.order, a.ranks, a.sequences,
-                                 dealt_chunk_rows(a.in.size(0), a.ranks, a.sequences)});
-    });
+  with_types(a.in.dtype, a.out.dtype, [&](auto from, auto to) {
+    using From = decltype(from);
+    using To = decltype(to);
+    constexpr int kN = std::max(kVec<From>, kVec<To>);
+    // Every row's first element must be aligned for vectors.
+    const bool vectors = aligned(a.in, a.out) && a.columns % kN == 0 && a.in_column % kN == 0 &&
+                         a.out_column % kN == 0 && a.in.size(1) % kN == 0 && a.out.size(1) % kN == 0;
+    launch_flat<kN>(
+        where, a.in.size(0) * a.columns, vectors, "copy_rows",
+        CopyRowsBody<From, To>{at<From>(a.in) + a.in_column, at<To>(a.out) + a.out_column, a.in.size(1),
+                               a.out.size(1), a.columns, a.order, a.ranks, a.sequences,
+                               dealt_chunk_rows(a.in.size(0), a.ranks, a.sequences)});
   });
 }
 
 void sum_parts(const Launch& where, const SumParts& a) {
   const std::int64_t n = a.out.numel();
   base::check(a.parts >= 1 && a.x.numel() == a.parts * n, "sum_parts: parts of the size of out");
-  with_type(a.x.dtype, "sum_parts: fp32 or bf16", [&](auto part) {
-    with_type(a.out.dtype, "sum_parts: fp32 or bf16", [&](auto sum) {
-      using T = decltype(part);
-      using Out = decltype(sum);
-      constexpr int kN = std::max(kVec<T>, kVec<Out>);
-      // The start of each part must be aligned for vectors.
-      const bool vectors = aligned(a.x, a.out) && n % kN == 0;
-      if (a.mode == WriteMode::accumulate)
-        launch_flat<kN>(where, n, vectors, "sum_parts",
-                        SumPartsBody<T, Out, true>{at<T>(a.x), at<Out>(a.out), a.parts, n});
-      else
-        launch_flat<kN>(where, n, vectors, "sum_parts",
-                        SumPartsBody<T, Out, false>{at<T>(a.x), at<Out>(a.out), a.parts, n});
-    });
+  with_types(a.x.dtype, a.out.dtype, [&](auto part, auto sum) {
+    using T = decltype(part);
+    using Out = decltype(sum);
+    constexpr int kN = std::max(kVec<T>, kVec<Out>);
+    // The start of each part must be aligned for vectors.
+    const bool vectors = aligned(a.x, a.out) && n % kN == 0;
+    if (a.mode == WriteMode::accumulate)
+      launch_flat<kN>(where, n, vectors, "sum_parts",
+                      SumPartsBody<T, Out, true>{at<T>(a.x), at<Out>(a.out), a.parts, n});
+    else
+      launch_flat<kN>(where, n, vectors, "sum_parts",
+                      SumPartsBody<T, Out, false>{at<T>(a.x), at<Out>(a.out), a.parts, n});
   });
 }
 

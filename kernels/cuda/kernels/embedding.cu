@@ -109,17 +109,15 @@ void embedding_forward(const Launch& where, const EmbeddingForward& a) {
   base::check(!placed || (a.positions_table_SD.dtype == a.table_VD.dtype &&
                           a.positions_table_SD.size(1) == d && a.positions_T.numel() == tokens),
               "embedding: both tables have one dtype and width, and each token a position");
-  with_type(a.out_TD.dtype, "embedding: fp32 or bf16", [&](auto t) {
-    with_type(a.table_VD.dtype, "embedding: fp32 or bf16", [&](auto w) {
-      using T = decltype(t);
-      using W = decltype(w);
-      with_width<T>(aligned(a.table_VD, a.positions_table_SD, a.out_TD), d, [&](auto n) {
-        launch(where, {tokens}, kEmbeddingThreads, "embedding_forward",
-               embedding_forward_kernel<T, W, decltype(n)::value>, a.tokens_T.as<std::int32_t>(),
-               at<W>(a.table_VD), a.table_VD.size(0), a.first_row,
-               placed ? a.positions_T.as<std::int32_t>() : nullptr, at<W>(a.positions_table_SD),
-               at<T>(a.out_TD), d);
-      });
+  with_weight_types(a.out_TD.dtype, a.table_VD.dtype, [&](auto t, auto w) {
+    using T = decltype(t);
+    using W = decltype(w);
+    with_width<T>(aligned(a.table_VD, a.positions_table_SD, a.out_TD), d, [&](auto n) {
+      launch(where, {tokens}, kEmbeddingThreads, "embedding_forward",
+             embedding_forward_kernel<T, W, decltype(n)::value>, a.tokens_T.as<std::int32_t>(),
+             at<W>(a.table_VD), a.table_VD.size(0), a.first_row,
+             placed ? a.positions_T.as<std::int32_t>() : nullptr, at<W>(a.positions_table_SD),
+             at<T>(a.out_TD), d);
     });
   });
 }
@@ -135,16 +133,14 @@ void embedding_backward(const Launch& where, const EmbeddingBackward& a) {
   if (tokens == 0 || held == 0 || d == 0) return;
   const SortedTokens sorted =
       sort_tokens(where, a.rows_T.as<std::int32_t>(), a.first_row, held, SortLayout(tokens, held));
-  with_type(a.dout_TD.dtype, "embedding: fp32 or bf16", [&](auto t) {
-    with_type(a.dtable_VD.dtype, "embedding: fp32 or bf16", [&](auto g) {
-      using T = decltype(t);
-      using G = decltype(g);
-      with_width<T>(aligned(a.dout_TD, a.dtable_VD), d, [&](auto n) {
-        constexpr int N = decltype(n)::value;
-        launch(where, {tokens, ceil_div(d, kEmbeddingThreads * N)}, kEmbeddingThreads, "embedding_backward",
-               embedding_backward_kernel<T, G, N>, sorted.rows, sorted.tokens, tokens, held, at<T>(a.dout_TD),
-               at<G>(a.dtable_VD), d, accumulate);
-      });
+  with_types(a.dout_TD.dtype, a.dtable_VD.dtype, [&](auto t, auto g) {
+    using T = decltype(t);
+    using G = decltype(g);
+    with_width<T>(aligned(a.dout_TD, a.dtable_VD), d, [&](auto n) {
+      constexpr int N = decltype(n)::value;
+      launch(where, {tokens, ceil_div(d, kEmbeddingThreads * N)}, kEmbeddingThreads, "embedding_backward",
+             embedding_backward_kernel<T, G, N>, sorted.rows, sorted.tokens, tokens, held, at<T>(a.dout_TD),
+             at<G>(a.dtable_VD), d, accumulate);
     });
   });
 }

@@ -90,17 +90,15 @@ __global__ void __launch_bounds__(kBiasThreads)
 void add_expert_bias(const Launch& where, const AddExpertBias& a) {
   check_args(a);
   const std::int64_t rows = a.y_RN.size(0), columns = a.y_RN.size(1);
-  with_type(a.y_RN.dtype, "expert bias: fp32 or bf16", [&](auto t) {
-    with_type(a.bias_EN.dtype, "expert bias: fp32 or bf16", [&](auto w) {
-      using T = decltype(t);
-      using W = decltype(w);
-      with_width<T>(aligned(a.y_RN, a.bias_EN), columns, [&](auto n) {
-        constexpr int N = decltype(n)::value;
-        const std::int64_t chunks = ceil_div(columns, N * kBiasThreads);
-        launch(where, {rows * chunks}, kBiasThreads, "add_expert_bias", add_expert_bias_kernel<T, W, N>,
-               at<W>(a.bias_EN), at<std::int32_t>(a.first_E), static_cast<int>(a.first_E.numel() - 1),
-               columns, static_cast<unsigned>(chunks), at<T>(a.y_RN));
-      });
+  with_weight_types(a.y_RN.dtype, a.bias_EN.dtype, [&](auto t, auto w) {
+    using T = decltype(t);
+    using W = decltype(w);
+    with_width<T>(aligned(a.y_RN, a.bias_EN), columns, [&](auto n) {
+      constexpr int N = decltype(n)::value;
+      const std::int64_t chunks = ceil_div(columns, N * kBiasThreads);
+      launch(where, {rows * chunks}, kBiasThreads, "add_expert_bias", add_expert_bias_kernel<T, W, N>,
+             at<W>(a.bias_EN), at<std::int32_t>(a.first_E), static_cast<int>(a.first_E.numel() - 1), columns,
+             static_cast<unsigned>(chunks), at<T>(a.y_RN));
     });
   });
 }
@@ -108,11 +106,11 @@ void add_expert_bias(const Launch& where, const AddExpertBias& a) {
 void expert_bias_backward(const Launch& where, const ExpertBiasBackward& a) {
   check_args(a);
   const std::int64_t rows = a.dy_RN.size(0), columns = a.dy_RN.size(1), experts = a.first_E.numel() - 1;
-  with_type(a.dy_RN.dtype, "expert bias: fp32 or bf16", [&](auto t) {
-    using T = decltype(t);
-    if (a.dbias_EN.defined()) {
-      auto* partial = reinterpret_cast<float*>(where.scratch);
-      const std::int64_t parts = expert_parts(experts), stride = partial_stride(a.dbias_EN.numel());
+  if (a.dbias_EN.defined()) {
+    auto* partial = reinterpret_cast<float*>(where.scratch);
+    const std::int64_t parts = expert_parts(experts), stride = partial_stride(a.dbias_EN.numel());
+    with_type(a.dy_RN.dtype, "expert bias: fp32, bf16 or fp16", [&](auto t) {
+      using T = decltype(t);
       with_width<T>(aligned(a.dy_RN), columns, [&](auto n) {
         constexpr int N = decltype(n)::value;
         const std::int64_t chunks = ceil_div(columns, N * kBiasThreads);
@@ -121,17 +119,18 @@ void expert_bias_backward(const Launch& where, const ExpertBiasBackward& a) {
                at<std::int32_t>(a.source_R), at<float>(a.weight_TK), columns, static_cast<unsigned>(chunks),
                parts, partial, stride);
       });
-      sum_partials(where, partial, parts, a.dbias_EN, a.mode);
-    }
-    if (!a.bias_EN.defined()) return;
-    with_type(a.bias_EN.dtype, "expert bias: fp32 or bf16", [&](auto w) {
-      using W = decltype(w);
-      with_width<T>(aligned(a.dy_RN, a.bias_EN), columns, [&](auto n) {
-        launch(where, {ceil_div(rows, kBiasWarps)}, kBiasThreads, "expert_bias_weights",
-               expert_bias_weights_kernel<T, W, decltype(n)::value>, at<T>(a.dy_RN), at<W>(a.bias_EN),
-               at<std::int32_t>(a.first_E), static_cast<int>(experts), at<std::int32_t>(a.source_R), rows,
-               columns, at<float>(a.dweight_TK));
-      });
+    });
+    sum_partials(where, partial, parts, a.dbias_EN, a.mode);
+  }
+  if (!a.bias_EN.defined()) return;
+  with_weight_types(a.dy_RN.dtype, a.bias_EN.dtype, [&](auto t, auto w) {
+    using T = decltype(t);
+    using W = decltype(w);
+    with_width<T>(aligned(a.dy_RN, a.bias_EN), columns, [&](auto n) {
+      launch(where, {ceil_div(rows, kBiasWarps)}, kBiasThreads, "expert_bias_weights",
+             expert_bias_weights_kernel<T, W, decltype(n)::value>, at<T>(a.dy_RN), at<W>(a.bias_EN),
+             at<std::int32_t>(a.first_E), static_cast<int>(experts), at<std::int32_t>(a.source_R), rows,
+             columns, at<float>(a.dweight_TK));
     });
   });
 }

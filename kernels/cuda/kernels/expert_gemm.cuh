@@ -6,10 +6,10 @@ namespace trainerd::kernels::cuda {
 
 /// The product of experts' rows with their weights, or with transposed ones. Tensors as in ExpertFprop.
 struct ExpertRows {
-  Tensor x;  ///< bf16 [R, k]
+  Tensor x;  ///< bf16 or fp16 [R, k]; bf16 for FP8
   Tensor weight_NC;
   Tensor first_E;
-  Tensor y;  ///< bf16
+  Tensor y;  ///< like x
   bool transposed = false;
 };
 
@@ -18,7 +18,7 @@ struct ExpertGradients {
   Tensor dy_RN;
   Tensor x_RC;
   Tensor first_E;
-  Tensor dweight_NC;  ///< bf16 or fp32
+  Tensor dweight_NC;  ///< bf16 or fp32; fp32 for fp16
   bool add = false;
 };
 
@@ -26,7 +26,7 @@ struct ExpertGradients {
 void expert_fp8_rows(const Launch&, const char* name, const ExpertRows&);
 void expert_fp8_gradients(const Launch&, const char* name, const ExpertGradients&);
 
-/// In bf16, on Hopper. Rows of all matrices consist of 16-byte chunks.
+/// In bf16 or fp16, on Hopper. Rows of all matrices consist of 16-byte chunks.
 void expert_group_rows(const Launch&, const char* name, const ExpertRows&);
 void expert_group_gradients(const Launch&, const char* name, const ExpertGradients&);
 

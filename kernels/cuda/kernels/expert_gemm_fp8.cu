@@ -222,7 +222,7 @@ void expert_fp8_gradients(const Launch& where, const char* name, const ExpertGra
   const Fp8Columns dy = rounded(a.dy_RN, place.dy, place.dy_scales),
                    x = rounded(a.x_RC, place.x, place.x_scales);
   const std::int64_t row_tiles = ceil_div(n, kTile), column_tiles = ceil_div(c, kTile);
-  with_type(a.dweight_NC.dtype, "experts: gradients are fp32 or bf16", [&](auto g) {
+  with_state_type(a.dweight_NC.dtype, "experts: gradients are fp32 or bf16", [&](auto g) {
     using Out = decltype(g);
     launch(where, {experts * row_tiles * column_tiles, 1, kSharedBytes}, kTileThreads, name,
            a.add ? expert_wgrad_fp8_kernel<true, Out> : expert_wgrad_fp8_kernel<false, Out>, dy, x,

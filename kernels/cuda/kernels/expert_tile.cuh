@@ -23,8 +23,9 @@ __device__ inline int first_row() { return warp_id() * 16; }
 
 /// One operand of a block's product: `outer` rows or columns of outputs, of a matrix with rows of `stride`
 /// elements.
+template <class T>
 struct TileSide {
-  const Bf16* x;
+  const T* x;
   std::int64_t stride;
   int outer;
 };
@@ -56,37 +57,41 @@ __device__ inline RowTile find_tile(const std::int32_t* first, int experts, int 
   return {};
 }
 
+template <class T>
 struct TileSides {
-  TileSide rows, columns;
+  TileSide<T> rows, columns;
 };
 /// Operands of y = x w for the outputs of `tile` from `column` on: w of its expert is [columns, depth]
 /// (`WDeep`), or [depth, columns].
-template <bool WDeep>
-__device__ inline TileSides sides_of_rows(const Bf16* x, const Bf16* weight, const RowTile& tile, int column,
-                                          int columns, int depth) {
+template <bool WDeep, class T>
+__device__ inline TileSides<T> sides_of_rows(const T* x, const T* weight, const RowTile& tile, int column,
+                                             int columns, int depth) {
   const std::int64_t of_expert = static_cast<std::int64_t>(tile.expert) * columns * depth;
   return {{x + static_cast<std::int64_t>(tile.begin) * depth, depth, tile.end - tile.begin},
           {weight + of_expert + (WDeep ? static_cast<std::int64_t>(column) * depth : column),
            WDeep ? depth : columns, columns - column}};
 }
 /// Operands of dy^T x [n, c] for the outputs from `row` and `column` on, over the rows from `begin` on.
-__device__ inline TileSides sides_of_gradients(const Bf16* dy, const Bf16* x, int begin, int row, int n,
-                                               int column, int c) {
+template <class T>
+__device__ inline TileSides<T> sides_of_gradients(const T* dy, const T* x, int begin, int row, int n,
+                                                  int column, int c) {
   return {{dy + static_cast<std::int64_t>(begin) * n + row, n, n - row},
           {x + static_cast<std::int64_t>(begin) * c + column, c, c - column}};
 }
 
-__device__ inline void put_pair(Bf16* to, float x, float y) {
-  *reinterpret_cast<std::uint32_t*>(to) = pack_bf16(x, y);
+template <class T>
+__device__ inline void put_pair(T* to, float x, float y) {
+  *reinterpret_cast<std::uint32_t*>(to) = pack_pair<T>(x, y);
 }
 __device__ inline void put_pair(float* to, float x, float y) {
   const float pair[2] = {x, y};
   store<2>(to, pair);
 }
-__device__ inline void add_pair(const Bf16* from, float (&pair)[2]) {
+template <class T>
+__device__ inline void add_pair(const T* from, float (&pair)[2]) {
   const std::uint32_t bits = *reinterpret_cast<const std::uint32_t*>(from);
-  pair[0] += std::bit_cast<float>(bits << 16);
-  pair[1] += std::bit_cast<float>(bits & 0xffff0000u);
+  pair[0] += widen_half<T>(bits, false);
+  pair[1] += widen_half<T>(bits, true);
 }
 __device__ inline void add_pair(const float* from, float (&pair)[2]) {
   float before[2];

@@ -143,9 +143,9 @@ template <class T, int E>
 __global__ void __launch_bounds__(kExpertThreads)
     route_backward_kernel(const float* probs, const std::int32_t* chosen, const float* dweights,
                           std::int64_t tokens, int experts, int copies, bool sigmoid, bool normalise,
-                          float scale, float balance, const float* counts, const float* loss_weights,
-                          std::int64_t first, std::int64_t run, std::int64_t sequences, T* dlogits,
-                          float* losses) {
+                          float scale, float balance, const float* loss_scale, const float* counts,
+                          const float* loss_weights, std::int64_t first, std::int64_t run,
+                          std::int64_t sequences, T* dlogits, float* losses) {
   const std::int64_t t = item_of_warp();
   if (t >= tokens) return;
   if (chosen[t * copies] < 0) {  // padding
@@ -178,6 +178,10 @@ __global__ void __launch_bounds__(kExpertThreads)
       for (int i = 0; i < E; ++i) d[i] = (d[i] - loss) / sum;
     }
     if (losses != nullptr && lane_id() == 0) losses[t] = loss;
+    if (loss_scale != nullptr) {
+#pragma unroll
+      for (int i = 0; i < E; ++i) d[i] *= *loss_scale;
+    }
   }
   float share = normalise ? 0.0f : 1.0f, mean = 0;
   if (normalise) {
@@ -318,7 +322,7 @@ void with_experts(std::int64_t experts, const F& f) {
 void route_forward(const Launch& where, const RouteForward& a) {
   check_args(a);
   const std::int64_t tokens = a.logits_TE.size(0), experts = a.logits_TE.size(1);
-  with_type(a.logits_TE.dtype, "route: fp32 or bf16", [&](auto t) {
+  with_type(a.logits_TE.dtype, "route: fp32, bf16 or fp16", [&](auto t) {
     with_experts(experts, [&](auto of_lane) {
       using T = decltype(t);
       launch(where, {ceil_div(tokens, kWarpsOfBlock)}, kExpertThreads, "route_forward",
@@ -337,16 +341,16 @@ void route_backward(const Launch& where, const RouteBackward& a) {
   check_args(a);
   const std::int64_t tokens = a.probs_TE.size(0), experts = a.probs_TE.size(1),
                      sequences = a.count_BE.defined() ? a.count_BE.size(0) : 1;
-  with_type(a.dlogits_TE.dtype, "route: fp32 or bf16", [&](auto t) {
+  with_type(a.dlogits_TE.dtype, "route: fp32, bf16 or fp16", [&](auto t) {
     with_experts(experts, [&](auto of_lane) {
       using T = decltype(t);
       launch(where, {ceil_div(tokens, kWarpsOfBlock)}, kExpertThreads, "route_backward",
              route_backward_kernel<T, decltype(of_lane)::value>, at<float>(a.probs_TE),
              at<std::int32_t>(a.expert_TK), at<float>(a.dweight_TK), tokens, static_cast<int>(experts),
              static_cast<int>(a.expert_TK.size(1)), a.score == RouterScore::sigmoid, a.normalise, a.factor,
-             a.balance, at<float>(a.count_BE), at<float>(a.loss_weight_T), a.range.first,
-             a.range.tokens(tokens) / (a.range.chunks * sequences), sequences, at<T>(a.dlogits_TE),
-             at<float>(a.loss_T));
+             a.balance, at<float>(a.loss_scale), at<float>(a.count_BE), at<float>(a.loss_weight_T),
+             a.range.first, a.range.tokens(tokens) / (a.range.chunks * sequences), sequences,
+             at<T>(a.dlogits_TE), at<float>(a.loss_T));
     });
   });
 }
@@ -373,7 +377,7 @@ void sort_experts(const Launch& where, const SortExperts& a) {
 
 void gather_rows(const Launch& where, const GatherRows& a) {
   check_args(a);
-  with_type(a.to_RD.dtype, "gather_rows: fp32 or bf16", [&](auto t) {
+  with_type(a.to_RD.dtype, "gather_rows: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     const std::int64_t columns = a.to_RD.size(1);
     launch_flat<kVec<T>>(
@@ -384,7 +388,7 @@ void gather_rows(const Launch& where, const GatherRows& a) {
 
 void combine_rows(const Launch& where, const CombineRows& a) {
   check_args(a);
-  with_type(a.to_TD.dtype, "combine_rows: fp32 or bf16", [&](auto t) {
+  with_type(a.to_TD.dtype, "combine_rows: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     const std::int64_t columns = a.to_TD.size(1);
     launch_flat<kVec<T>>(
@@ -397,7 +401,7 @@ void combine_rows(const Launch& where, const CombineRows& a) {
 void weigh_rows(const Launch& where, const WeighRows& a) {
   check_args(a);
   const std::int64_t rows = a.act_RF.size(0), columns = a.act_RF.size(1);
-  with_type(a.act_RF.dtype, "weigh_rows: fp32 or bf16", [&](auto t) {
+  with_type(a.act_RF.dtype, "weigh_rows: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     const bool vectors = aligned(a.dact_RF, a.act_RF) && columns % kVec<T> == 0;
     launch(where, {ceil_div(rows, kWarpsOfBlock)}, kExpertThreads, "weigh_rows",

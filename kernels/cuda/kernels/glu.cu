@@ -158,7 +158,7 @@ void glu_forward(const Launch& where, const GluForward& a) {
   const std::int64_t rows = a.act_TF.size(0), ffn = a.act_TF.size(1);
   base::check(a.gate_up_T2F.numel() == 2 * rows * ffn && a.gate_up_T2F.dtype == a.act_TF.dtype,
               "glu: gate_up must be [T, 2F], in the dtype of act");
-  with_type(a.act_TF.dtype, "glu: fp32 or bf16", [&](auto t) {
+  with_type(a.act_TF.dtype, "glu: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     with_glu_width<T>(aligned(a.gate_up_T2F, a.act_TF), ffn, [&](auto n, std::int64_t chunks) {
       with_gate(a.gate, [&](auto activation) {
@@ -177,7 +177,7 @@ void glu_backward(const Launch& where, const GluBackward& a) {
           a.gate_up_T2F.dtype == a.dact_TF.dtype && a.dgate_up_T2F.dtype == a.dact_TF.dtype &&
           (!a.act_TF.defined() || (a.act_TF.dtype == a.dact_TF.dtype && a.act_TF.numel() == rows * ffn)),
       "glu: gate_up must be [T, 2F], and all in the dtype of dact");
-  with_type(a.dact_TF.dtype, "glu: fp32 or bf16", [&](auto t) {
+  with_type(a.dact_TF.dtype, "glu: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     with_glu_width<T>(
         aligned(a.dact_TF, a.gate_up_T2F, a.dgate_up_T2F, a.act_TF), ffn, [&](auto n, std::int64_t chunks) {
@@ -196,7 +196,7 @@ void glu_backward(const Launch& where, const GluBackward& a) {
 
 void gelu_forward(const Launch& where, const GeluForward& a) {
   base::check(a.act_TF.dtype == a.x_TF.dtype && a.act_TF.numel() == a.x_TF.numel(), "gelu: act must be as x");
-  with_type(a.x_TF.dtype, "gelu: fp32 or bf16", [&](auto t) {
+  with_type(a.x_TF.dtype, "gelu: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     launch_flat<kVec<T>>(where, a.x_TF.numel(), aligned(a.x_TF, a.act_TF), "gelu_forward",
                          GeluForwardBody<T>{at<T>(a.x_TF), at<T>(a.act_TF)});
@@ -207,7 +207,7 @@ void gelu_backward(const Launch& where, const GeluBackward& a) {
   base::check(a.dx_TF.dtype == a.x_TF.dtype && a.dx_TF.numel() == a.x_TF.numel() &&
                   a.dact_TF.dtype == a.x_TF.dtype && a.dact_TF.numel() == a.x_TF.numel(),
               "gelu: dx and dact must be as x");
-  with_type(a.x_TF.dtype, "gelu: fp32 or bf16", [&](auto t) {
+  with_type(a.x_TF.dtype, "gelu: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     launch_flat<kVec<T>>(where, a.x_TF.numel(), aligned(a.dact_TF, a.x_TF, a.dx_TF), "gelu_backward",
                          GeluBackwardBody<T>{at<T>(a.dact_TF), at<T>(a.x_TF), at<T>(a.dx_TF)});

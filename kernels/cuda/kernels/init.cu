@@ -46,7 +46,7 @@ struct InitBody {
 
 void init_normal(const Launch& where, const InitNormal& a) {
   base::check(a.x.numel() == a.rows * a.columns, "init: the shard is rows x columns");
-  with_type(a.x.dtype, "init: fp32 or bf16", [&](auto tag) {
+  with_type(a.x.dtype, "init: fp32, bf16 or fp16", [&](auto tag) {
     using T = decltype(tag);
     launch_flat<1>(where, a.x.numel(), true, "init_normal",
                    InitBody<T>{a.x.as<T>(), a.key, a.stddev, a.mean, a.row, a.column, a.columns,

@@ -152,7 +152,7 @@ struct LatentSharedBody {
 void latent_heads_forward(const Launch& where, const LatentHeadsForward& a) {
   check_args(a);
   const LatentShape shape(a.heads, a.rope_table_SR);
-  with_type(a.qkv.dtype, "latent heads: fp32 or bf16", [&](auto t) {
+  with_type(a.qkv.dtype, "latent heads: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     const bool vectors =
         shape.splits_by(kVec<T>) && aligned(a.q_TC, a.kv_TC, a.k_rope_TR, a.rope_table_SR, a.qkv);
@@ -166,7 +166,7 @@ void latent_heads_forward(const Launch& where, const LatentHeadsForward& a) {
 void latent_heads_backward(const Launch& where, const LatentHeadsBackward& a) {
   check_args(a);
   const LatentShape shape(a.heads, a.rope_table_SR);
-  with_type(a.dqkv.dtype, "latent heads: fp32 or bf16", [&](auto t) {
+  with_type(a.dqkv.dtype, "latent heads: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     const bool vectors =
         shape.splits_by(kVec<T>) && aligned(a.dqkv, a.rope_table_SR, a.dq_TC, a.dkv_TC, a.dk_rope_TR);

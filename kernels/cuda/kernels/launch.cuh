@@ -45,14 +45,52 @@ constexpr int threads_for(std::int64_t items, int most) {
   return static_cast<int>(warps < 32 ? 32 : warps > most ? most : warps);
 }
 
-inline bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
-
-/// Calls `f` with a value of the type of `dtype`: float or Bf16.
+/// Calls `f` with a value of the type of `dtype`: float, Bf16 or Fp16.
 template <class F>
 void with_type(DType dtype, const char* what, const F& f) {
   base::check(is_float(dtype), what);
   if (dtype == DType::bf16) f(Bf16{});
+  else if (dtype == DType::f16) f(Fp16{});
   else f(float{});
+}
+/// The same for optimizer states and gradients of parameters: float or Bf16.
+template <class F>
+void with_state_type(DType dtype, const char* what, const F& f) {
+  base::check(dtype == DType::f32 || dtype == DType::bf16, what);
+  if (dtype == DType::bf16) f(Bf16{});
+  else f(float{});
+}
+/// Calls `f` with values of two types, which are not Bf16 and Fp16.
+template <class F>
+void with_types(DType a, DType b, const F& f) {
+  check_not_mixed(a, b);
+  if (a == DType::f16) return b == DType::f16 ? f(Fp16{}, Fp16{}) : f(Fp16{}, float{});
+  if (b == DType::f16) return f(float{}, Fp16{});
+  with_state_type(a, "", [&](auto x) { with_state_type(b, "", [&](auto y) { f(x, y); }); });
+}
+/// The same for activations and weights, which are both Fp16 or neither is.
+template <class F>
+void with_weight_types(DType activations, DType weights, const F& f) {
+  check_weights(activations, weights);
+  if (activations == DType::f16) return f(Fp16{}, Fp16{});
+  with_state_type(activations, "", [&](auto x) { with_state_type(weights, "", [&](auto y) { f(x, y); }); });
+}
+/// Calls `f` with a Bf16 or an Fp16.
+template <class F>
+void with_half_type(DType dtype, const F& f) {
+  if (dtype == DType::f16) f(Fp16{});
+  else f(Bf16{});
+}
+/// The same for activations with weight gradients of type `Gradient`, which are float for Fp16.
+template <class Gradient, class F>
+void with_half_and_gradient(DType activations, const F& f) {
+  check_not_mixed(activations, DTypeOf<Gradient>::value);
+  if constexpr (std::is_same_v<Gradient, float>) with_half_type(activations, f);
+  else f(Bf16{});
+}
+/// Dtype of optional weights of activations.
+inline DType dtype_of(const Tensor& weights, DType activations) {
+  return weights.defined() ? weights.dtype : activations;
 }
 
 /// Elements of `tensor`; null if it is undefined. The caller has checked the dtype.

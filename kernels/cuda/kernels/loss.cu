@@ -95,7 +95,8 @@ template <class T, bool kCapped, bool kSmooth>
 __global__ void __launch_bounds__(kLossThreads) ce_gradient_kernel(T* logits, Finish a, Cap<T, kCapped> cap) {
   constexpr int N = kVec<T>;
   const std::int64_t t = blockIdx.x;
-  const float weight = a.weight[t], max = a.max[t], sum_exp = a.sum_exp[t], factor = weight * a.grad_scale;
+  const float weight = a.weight[t], max = a.max[t], sum_exp = a.sum_exp[t],
+              factor = weight * a.gradient_scale();
   if (threadIdx.x == 0) {
     a.loss[t] = loss_of(weight, max, sum_exp, a.target_logit[t]);
     if (a.z_loss > 0.0f) a.z_losses[t] = z_loss_of(weight, max, sum_exp, a.z_loss);
@@ -145,7 +146,7 @@ void ce_stats(const Launch& where, const CeStats& a) {
   base::check(a.targets_T.numel() == tokens && a.max_T.numel() == tokens && a.sum_exp_T.numel() == tokens &&
                   a.target_logit_T.numel() == tokens,
               "cross-entropy: one target and one set of statistics for each row of logits");
-  with_type(a.logits_TV.dtype, "cross-entropy: fp32 or bf16", [&](auto t) {
+  with_type(a.logits_TV.dtype, "cross-entropy: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     with_cap<T>(a.softcap, [&]<bool kCapped>(Cap<T, kCapped> cap) {
       launch(
@@ -171,7 +172,7 @@ void ce_finish(const Launch& where, const CeFinish& a) {
   const std::int64_t tokens = args.tokens, held = args.held;
   if (a.want == CeFinish::Want::loss)
     return launch(where, {ceil_div(tokens, 256)}, 256, "ce_loss", ce_loss_kernel, args);
-  with_type(a.logits_TV.dtype, "cross-entropy: fp32 or bf16", [&](auto t) {
+  with_type(a.logits_TV.dtype, "cross-entropy: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     with_cap<T>(a.softcap, [&]<bool kCapped>(Cap<T, kCapped> cap) {
       launch(where, {tokens}, row_threads(held), "ce_finish",

@@ -87,6 +87,11 @@ struct Finish {
   std::int64_t tokens, held, real, first_row;
   float grad_scale, z_loss;
   Smoothing smoothing;
+  const float* loss_scale;  ///< may be null
+
+  __device__ float gradient_scale() const {
+    return loss_scale == nullptr ? grad_scale : grad_scale * *loss_scale;
+  }
 };
 
 /// Gradient of a row's logits: exp(x - max) scale, minus `factor` at the target; with kSmooth also minus
@@ -180,7 +185,8 @@ Finish arguments_of(const Args& a) {
           .first_row = a.first_row,
           .grad_scale = a.grad_scale,
           .z_loss = a.z_loss,
-          .smoothing = smoothing_of(a.label_smoothing, a.vocab)};
+          .smoothing = smoothing_of(a.label_smoothing, a.vocab),
+          .loss_scale = at<float>(a.loss_scale)};
 }
 
 }  // namespace trainerd::kernels::cuda::cross_entropy

@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
 #pragma unroll
   for (int j = 0; j < kRegisters; ++j)
     if (behind + j * step < a.held) rest[j] = fetch<N>(row + behind + j * step);
-  const float weight = a.weight[t], factor = weight * a.grad_scale;
+  const float weight = a.weight[t], factor = weight * a.gradient_scale();
   const std::int64_t target = a.targets[t] - a.first_row;
   float expected = target >= 0 && target < a.real ? cap.of(widen(row[target])) : 0.0f;
 
@@ -106,7 +106,7 @@ void ce_loss(const Launch& where, const CeLoss& a) {
   const Finish args = arguments_of(a);
   const RowStatistics out{a.max_T.as<float>(), a.sum_exp_T.as<float>(), a.target_logit_T.as<float>()};
   const Grid grid{.x = args.tokens, .shared_bytes = row.shared * row.threads * 16};
-  with_type(a.logits_TV.dtype, "cross-entropy: fp32 or bf16", [&](auto t) {
+  with_type(a.logits_TV.dtype, "cross-entropy: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     with_cap<T>(a.softcap, [&]<bool kCapped>(Cap<T, kCapped> cap) {
       const auto run = [&]<bool kSmooth>(std::bool_constant<kSmooth>) {

@@ -20,11 +20,11 @@ __host__ __device__ inline float exp2_fast(float x) {
 #endif
 }
 
-/// e^x. Results stored in bf16 need a relative error of 2^-20 at most. fp32 uses the accurate library
+/// e^x. Results stored in 2 bytes need a relative error of 2^-20 at most. fp32 uses the accurate library
 /// function.
 template <class T>
 __host__ __device__ inline float exp_for(float x) {
-  if constexpr (std::is_same_v<T, Bf16>) return exp2_fast(x * 1.4426950408889634f);
+  if constexpr (sizeof(T) == 2) return exp2_fast(x * 1.4426950408889634f);
   else return ::expf(x);
 }
 
@@ -32,7 +32,7 @@ template <class T>
 __host__ __device__ inline float sigmoid_for(float x) {
   const float e = 1.0f + exp_for<T>(-x);
 #ifdef __CUDA_ARCH__
-  if constexpr (std::is_same_v<T, Bf16>) {
+  if constexpr (sizeof(T) == 2) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(e));
     return y;

@@ -4,16 +4,19 @@
 // later). All 32 lanes call the warp-wide ones together. Compiled as plain C++ they are only declarations:
 // the host emulation of the operator tests defines them from the ISA's tables.
 //
-// Contents of lane 4 g + t (g = 0..7, t = 0..3) of m16n8k16. A register holds two bf16, the lower column or
-// row in the low half:
+// Contents of lane 4 g + t (g = 0..7, t = 0..3) of m16n8k16. A register holds two bf16 or fp16, the lower
+// column or row in the low half:
 //   A [16 x 16]: a0 = A[g][2t..]      a1 = A[g + 8][2t..]   a2 = A[g][2t + 8..]   a3 = A[g + 8][2t + 8..]
 //   B [16 x 8]:  b0 = B[2t..][g]      b1 = B[2t + 8..][g]
 //   C [16 x 8]:  c0, c1 = C[g][2t..]  c2, c3 = C[g + 8][2t..]   fp32
-// So C of two neighbouring products of 8 columns, narrowed to bf16, is A of a product over these 16 columns.
+// So C of two neighbouring products of 8 columns, narrowed, is A of a product over these 16 columns.
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
+
+#include "kernels/tensor/dtype.h"
 
 namespace trainerd::kernels::cuda {
 
@@ -28,8 +31,8 @@ __device__ inline SharedAddress dynamic_shared() {
   return static_cast<SharedAddress>(__cvta_generic_to_shared(trainerd_dynamic_shared));
 }
 
-/// Loads four 8 x 8 matrices of bf16. Lane 8 i + r passes the address of the 16 bytes of row r of matrix i.
-/// x[i] = matrix i [g][2t..].
+/// Loads four 8 x 8 matrices of 2-byte elements. Lane 8 i + r passes the address of the 16 bytes of row r of
+/// matrix i. x[i] = matrix i [g][2t..].
 __device__ inline void load_matrices(std::uint32_t (&x)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -44,14 +47,22 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&x)[4], SharedAdd
                : "memory");
 }
 
-/// c += A B.
+/// c += A B of elements of T: Bf16 or Fp16.
+template <class T>
 __device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                     std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  if constexpr (std::is_same_v<T, Bf16>)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /// Asynchronous copies from global memory, complete when `wait_copies` returns: 16 bytes (both addresses
@@ -110,7 +121,12 @@ __device__ inline int opaque(int x) {
 SharedAddress dynamic_shared();
 void load_matrices(std::uint32_t (&x)[4], SharedAddress row);
 void load_matrices_transposed(std::uint32_t (&x)[4], SharedAddress row);
-void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
+void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
+                  DType dtype);
+template <class T>
+void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+  multiply_add(c, a, b0, b1, DTypeOf<T>::value);
+}
 void copy_async_16(SharedAddress to, const void* from, bool valid);
 void copy_async_4(SharedAddress to, const void* from, bool valid);
 void wait_copies();

@@ -97,10 +97,8 @@ void add_norm_forward(const Launch& where, const AddNormForward& a) {
               "norm: weight and bias have one dtype and length");
   base::check(a.kind == NormKind::rms || a.mean_T.numel() == rows,
               "norm: a layer norm keeps a mean for each row");
-  with_type(dtype, "norm: fp32 or bf16", [&](auto t) {
-    with_type(a.weight_D.dtype, "norm: fp32 or bf16",
-              [&](auto w) { run_forward<decltype(t), decltype(w)>(where, a); });
-  });
+  with_weight_types(dtype, a.weight_D.dtype,
+                    [&](auto t, auto w) { run_forward<decltype(t), decltype(w)>(where, a); });
 }
 
 void add_norm_backward(const Launch& where, const AddNormBackward& a) {
@@ -114,10 +112,8 @@ void add_norm_backward(const Launch& where, const AddNormBackward& a) {
               "norm: gradients must be as the sum");
   base::check(a.weight_D.numel() == d && (a.kind == NormKind::rms || a.mean_T.numel() == rows),
               "norm: a weight for each column, and for a layer norm a mean for each row");
-  with_type(dtype, "norm: fp32 or bf16", [&](auto t) {
-    with_type(a.weight_D.dtype, "norm: fp32 or bf16",
-              [&](auto w) { run_backward<decltype(t), decltype(w)>(where, a); });
-  });
+  with_weight_types(dtype, a.weight_D.dtype,
+                    [&](auto t, auto w) { run_backward<decltype(t), decltype(w)>(where, a); });
 }
 
 }  // namespace trainerd::kernels::cuda

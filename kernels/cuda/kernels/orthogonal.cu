@@ -129,8 +129,8 @@ void momentum_update(const Launch& where, const MomentumUpdate& a) {
   const std::int64_t n = a.direction.numel();
   base::check(a.direction.dtype == DType::f32 && a.grads.numel() == n && a.momentum.numel() == n,
               "momentum: an fp32 direction as long as gradients and momentum");
-  with_type(a.grads.dtype, "momentum: fp32 or bf16 gradients", [&](auto g) {
-    with_type(a.momentum.dtype, "momentum: fp32 or bf16", [&](auto m) {
+  with_state_type(a.grads.dtype, "momentum: fp32 or bf16 gradients", [&](auto g) {
+    with_state_type(a.momentum.dtype, "momentum: fp32 or bf16", [&](auto m) {
       using G = decltype(g);
       using M = decltype(m);
       launch_flat<8>(
@@ -182,7 +182,7 @@ void direction_update(const Launch& where, const DirectionUpdate& a) {
     }
   };
   if (a.master.dtype == DType::bf16) return launch_as(Bf16{}, Bf16{});
-  with_type(a.params.dtype, "direction update: fp32 or bf16 parameters",
+  with_type(a.params.dtype, "direction update: fp32, bf16 or fp16 parameters",
             [&](auto p) { launch_as(p, float{}); });
 }
 

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kSumThreads)
 void sum_partials(const Launch& where, const float* partial, std::int64_t parts, const Tensor& out,
                   WriteMode mode) {
   const std::int64_t n = out.numel();
-  with_type(out.dtype, "partial sums: fp32 or bf16", [&](auto g) {
+  with_type(out.dtype, "partial sums: fp32, bf16 or fp16", [&](auto g) {
     using G = decltype(g);
     launch(where, {ceil_div(n, kColumns)}, kColumns * kSlices, "sum_partials", sum_partials_kernel<G>,
            partial, parts, partial_stride(n), n, at<G>(out), mode == WriteMode::accumulate);
@@ -75,7 +75,7 @@ void column_sums(const Launch& where, const ColumnSums& a) {
   base::check(a.out_N.numel() == n, "column sums: one for each column");
   auto* partial = reinterpret_cast<float*>(where.scratch);
   const RowParts parts = row_parts(rows);
-  with_type(a.x_TN.dtype, "column sums: fp32 or bf16", [&](auto t) {
+  with_type(a.x_TN.dtype, "column sums: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     const auto run = [&](auto width) {
       constexpr int N = decltype(width)::value;

@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kReduceThreads)
 void block_square_sums(const Launch& where, const BlockSquareSums& a) {
   const std::int64_t n = a.x.numel();
   base::check(a.sums.numel() == norm_blocks(n), "square sums: one for each block");
-  with_type(a.x.dtype, "square sums: fp32 or bf16", [&](auto t) {
+  with_type(a.x.dtype, "square sums: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
     launch(where, {norm_blocks(n)}, kReduceThreads, "block_square_sums",
            aligned(a.x) ? block_square_sums_kernel<T, kVec<T>> : block_square_sums_kernel<T, 1>, at<T>(a.x),

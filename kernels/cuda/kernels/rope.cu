@@ -220,28 +220,26 @@ void qk_norm_rope_forward(const Launch& where, const QkNormRopeForward& a) {
   const std::int64_t heads = a.heads.heads + (in_place ? 1 : 2) * a.heads.kv_heads;
   const std::int64_t rotated = rotated_elements(a.rope_table_SR, a.heads);
   const bool vectors = aligned(a.qkv_in, a.qkv_out, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
-  with_type(a.qkv_in.dtype, "qk norm: fp32 or bf16", [&](auto t) {
-    with_type(a.q_weight_E.dtype, "qk norm: fp32 or bf16", [&](auto w) {
-      using T = decltype(t);
-      using W = decltype(w);
-      with_head_shape<T>(vectors, a.heads.head_size, rotated, [&](auto n, auto v, int lanes) {
-        launch(where, {a.qkv_in.size(0)}, threads_for(heads * lanes, kRopeThreads), "qk_norm_rope_forward",
-               qk_norm_rope_forward_kernel<T, W, decltype(n)::value, decltype(v)::value>,
-               RopeForward<T, W>{.in = at<T>(a.qkv_in),
-                                 .out = at<T>(a.qkv_out),
-                                 .positions = at<std::int32_t>(a.positions_T),
-                                 .table = at<float>(a.rope_table_SR),
-                                 .q_weight = at<W>(a.q_weight_E),
-                                 .k_weight = at<W>(a.k_weight_E),
-                                 .heads = a.heads.heads,
-                                 .kv_heads = a.heads.kv_heads,
-                                 .head_size = a.heads.head_size,
-                                 .rotated = rotated,
-                                 .lanes = lanes,
-                                 .eps = a.eps,
-                                 .inverse_size = 1.0f / static_cast<float>(a.heads.head_size),
-                                 .weight_offset = a.weight_offset});
-      });
+  with_weight_types(a.qkv_in.dtype, dtype_of(a.q_weight_E, a.qkv_in.dtype), [&](auto t, auto w) {
+    using T = decltype(t);
+    using W = decltype(w);
+    with_head_shape<T>(vectors, a.heads.head_size, rotated, [&](auto n, auto v, int lanes) {
+      launch(where, {a.qkv_in.size(0)}, threads_for(heads * lanes, kRopeThreads), "qk_norm_rope_forward",
+             qk_norm_rope_forward_kernel<T, W, decltype(n)::value, decltype(v)::value>,
+             RopeForward<T, W>{.in = at<T>(a.qkv_in),
+                               .out = at<T>(a.qkv_out),
+                               .positions = at<std::int32_t>(a.positions_T),
+                               .table = at<float>(a.rope_table_SR),
+                               .q_weight = at<W>(a.q_weight_E),
+                               .k_weight = at<W>(a.k_weight_E),
+                               .heads = a.heads.heads,
+                               .kv_heads = a.heads.kv_heads,
+                               .head_size = a.heads.head_size,
+                               .rotated = rotated,
+                               .lanes = lanes,
+                               .eps = a.eps,
+                               .inverse_size = 1.0f / static_cast<float>(a.heads.head_size),
+                               .weight_offset = a.weight_offset});
     });
   });
 }
@@ -261,36 +259,34 @@ void qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a) {
   float* k_partial = norm ? q_partial + parts.count * partial_stride(e) : nullptr;
   const std::int64_t rotated = rotated_elements(a.rope_table_SR, a.heads);
   const bool vectors = aligned(a.qkv_in, a.dqkv, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
-  with_type(a.dqkv.dtype, "qk norm: fp32 or bf16", [&](auto t) {
-    with_type(a.q_weight_E.dtype, "qk norm: fp32 or bf16", [&](auto w) {
-      using T = decltype(t);
-      using W = decltype(w);
-      with_head_shape<T>(vectors, e, rotated, [&](auto n, auto v, int lanes) {
-        constexpr int N = decltype(n)::value, V = decltype(v)::value;
-        launch(where, {parts.count}, threads_for((a.heads.heads + a.heads.kv_heads) * lanes, kRopeThreads),
-               "qk_norm_rope_backward",
-               norm ? qk_norm_rope_backward_kernel<T, W, N, V, true>
-                    : qk_norm_rope_backward_kernel<T, W, N, V, false>,
-               RopeBackward<T, W>{.in = at<T>(a.qkv_in),
-                                  .dqkv = at<T>(a.dqkv),
-                                  .positions = at<std::int32_t>(a.positions_T),
-                                  .table = at<float>(a.rope_table_SR),
-                                  .q_weight = at<W>(a.q_weight_E),
-                                  .k_weight = at<W>(a.k_weight_E),
-                                  .q_partial = q_partial,
-                                  .k_partial = k_partial,
-                                  .tokens = tokens,
-                                  .tokens_of_part = parts.rows,
-                                  .stride = partial_stride(e),
-                                  .heads = a.heads.heads,
-                                  .kv_heads = a.heads.kv_heads,
-                                  .head_size = e,
-                                  .rotated = rotated,
-                                  .lanes = lanes,
-                                  .eps = a.eps,
-                                  .inverse_size = 1.0f / static_cast<float>(e),
-                                  .weight_offset = a.weight_offset});
-      });
+  with_weight_types(a.dqkv.dtype, dtype_of(a.q_weight_E, a.dqkv.dtype), [&](auto t, auto w) {
+    using T = decltype(t);
+    using W = decltype(w);
+    with_head_shape<T>(vectors, e, rotated, [&](auto n, auto v, int lanes) {
+      constexpr int N = decltype(n)::value, V = decltype(v)::value;
+      launch(where, {parts.count}, threads_for((a.heads.heads + a.heads.kv_heads) * lanes, kRopeThreads),
+             "qk_norm_rope_backward",
+             norm ? qk_norm_rope_backward_kernel<T, W, N, V, true>
+                  : qk_norm_rope_backward_kernel<T, W, N, V, false>,
+             RopeBackward<T, W>{.in = at<T>(a.qkv_in),
+                                .dqkv = at<T>(a.dqkv),
+                                .positions = at<std::int32_t>(a.positions_T),
+                                .table = at<float>(a.rope_table_SR),
+                                .q_weight = at<W>(a.q_weight_E),
+                                .k_weight = at<W>(a.k_weight_E),
+                                .q_partial = q_partial,
+                                .k_partial = k_partial,
+                                .tokens = tokens,
+                                .tokens_of_part = parts.rows,
+                                .stride = partial_stride(e),
+                                .heads = a.heads.heads,
+                                .kv_heads = a.heads.kv_heads,
+                                .head_size = e,
+                                .rotated = rotated,
+                                .lanes = lanes,
+                                .eps = a.eps,
+                                .inverse_size = 1.0f / static_cast<float>(e),
+                                .weight_offset = a.weight_offset});
     });
   });
   if (!norm) return;

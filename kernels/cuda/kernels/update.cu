@@ -36,15 +36,20 @@ struct Adamw {
   void* params;  ///< may be null
   const StepControlValues* control;
   float lr, beta1, beta2, eps;
-  float correction1, correction2;  ///< 1 / (1 - beta^t)
+  float correction1, correction2;  ///< 1 / (1 - beta^t), unless the control has them
   bool vectors;
   bool stochastic;
   std::int64_t step;
 };
 
+struct Corrections {
+  float first, second;
+};
+
 /// Updates elements [i, i + N) of the flat arrays, which are in `range`.
 template <class G, class P, class W, class M, int N>
-__device__ inline void update(const Adamw& a, const UpdateRange& range, std::int64_t i, float factor) {
+__device__ inline void update(const Adamw& a, const Corrections& corrections, const UpdateRange& range,
+                              std::int64_t i, float factor) {
   float g[N], w[N], m[N], v[N];
   const float decay = range.weight_decay;
   load<N>(static_cast<const G*>(a.grads) + i, g);
@@ -56,7 +61,8 @@ __device__ inline void update(const Adamw& a, const UpdateRange& range, std::int
     const float grad = g[k] * factor;
     m[k] = fmaf(a.beta1, m[k], (1.0f - a.beta1) * grad);
     v[k] = fmaf(a.beta2, v[k], (1.0f - a.beta2) * grad * grad);
-    const float step = fmaf(decay, w[k], m[k] * a.correction1 / (sqrtf(v[k] * a.correction2) + a.eps));
+    const float step =
+        fmaf(decay, w[k], m[k] * corrections.first / (sqrtf(v[k] * corrections.second) + a.eps));
     w[k] = fmaf(-a.lr, step, w[k]);
   }
   if (a.params != nullptr) store<N>(static_cast<P*>(a.params) + i, w);
@@ -81,6 +87,9 @@ __global__ void __launch_bounds__(kUpdateThreads)
     adamw_kernel(Adamw a, const __grid_constant__ Ranges ranges) {
   if (a.control->skip != 0) return;
   const float factor = a.control->grad_factor;
+  const StepControlValues& control = *a.control;
+  const Corrections corrections{control.correction1 != 0.0f ? control.correction1 : a.correction1,
+                                control.correction2 != 0.0f ? control.correction2 : a.correction2};
   // The last range whose tiles begin at or before this block. This skips empty ranges.
   int low = 0, high = ranges.count;
   while (high - low > 1) {
@@ -96,31 +105,54 @@ __global__ void __launch_bounds__(kUpdateThreads)
                      end = tile + kTile < range_end ? tile + kTile : range_end;
   for (std::int64_t i = tile + threadIdx.x * N; i < end; i += kUpdateThreads * N) {
     if (a.vectors && i >= begin && i + N <= end) {
-      update<G, P, W, M, N>(a, range, i, factor);
+      update<G, P, W, M, N>(a, corrections, range, i, factor);
     } else {
       for (std::int64_t k = i; k < i + N; ++k)
-        if (k >= begin && k < end) update<G, P, W, M, 1>(a, range, k, factor);
+        if (k >= begin && k < end) update<G, P, W, M, 1>(a, corrections, range, k, factor);
     }
   }
 }
 
+/// Loss scaling's part of StepControl; `state` may be null.
+struct Scaling {
+  const LossScaleState* state;
+  double least;
+  std::int64_t step;
+  float beta1, beta2;
+};
+
 __global__ void step_control_kernel(const double* square_sum, const double* loss, const double* weight,
                                     double nominal_weight, const std::int32_t* nonfinite,
                                     const float* outside, const float* crowded, double clip_norm,
-                                    StepControlValues* values) {
+                                    Scaling scaling, StepControlValues* values) {
   const auto finite = [](double x) { return fabs(x) <= std::numeric_limits<double>::max(); };
   const double to_mean = *weight > 0 ? nominal_weight / *weight : 1;
   StepControlValues v;
   v.nonfinite = *nonfinite;
-  v.grad_norm = sqrt(*square_sum) * to_mean;
+  if (scaling.state != nullptr) {
+    const LossScaleState state = *scaling.state;
+    v.loss_scale = state.value;
+    const double t = static_cast<double>(scaling.step - static_cast<std::int64_t>(state.skipped));
+    v.correction1 = static_cast<float>(1.0 / (1.0 - pow(static_cast<double>(scaling.beta1), t)));
+    v.correction2 = static_cast<float>(1.0 / (1.0 - pow(static_cast<double>(scaling.beta2), t)));
+  }
+  const double factor = to_mean / static_cast<double>(v.loss_scale);
+  const bool lowers = scaling.state != nullptr && static_cast<double>(v.loss_scale) > scaling.least;
+  v.grad_norm = sqrt(*square_sum) * factor;
   if (outside != nullptr && *outside != 0.0f) v.skip = StepControlValues::kSkipOutside;
-  else if (!finite(*square_sum) || !finite(*loss)) v.skip = StepControlValues::kSkipNonfinite;
+  else if (!finite(*loss) || (!finite(*square_sum) && !lowers)) v.skip = StepControlValues::kSkipNonfinite;
   else if (crowded != nullptr && *crowded != 0.0f) v.skip = StepControlValues::kSkipCrowded;
+  else if (!finite(*square_sum)) v.skip = StepControlValues::kSkipOverflow;
   else if (*weight == 0) v.skip = StepControlValues::kSkipEmpty;
   else
     v.grad_factor = static_cast<float>(
-        clip_norm > 0 && v.grad_norm > clip_norm ? clip_norm / v.grad_norm * to_mean : to_mean);
+        clip_norm > 0 && v.grad_norm > clip_norm ? clip_norm / v.grad_norm * factor : factor);
   *values = v;
+}
+
+__global__ void loss_scale_kernel(LossScaleUpdate a) {
+  auto* state = reinterpret_cast<LossScaleState*>(a.state.data);
+  *state = updated(*state, a, reinterpret_cast<const StepControlValues*>(a.control.data)->skip);
 }
 
 template <class W>
@@ -169,7 +201,7 @@ void average_update(const Launch& where, const AverageUpdate& a) {
               "average: the control is one StepControlValues");
   base::check(a.average.dtype == DType::f32 && a.weights.numel() == a.average.numel(),
               "average: fp32 of as many weights");
-  with_type(a.weights.dtype, "average: of fp32 or bf16 weights", [&](auto w) {
+  with_state_type(a.weights.dtype, "average: of fp32 or bf16 weights", [&](auto w) {
     using W = decltype(w);
     launch_flat<4>(where, a.average.numel(), aligned(a.weights, a.average), "average_update",
                    AverageBody<W>{at<W>(a.weights), at<float>(a.average),
@@ -182,16 +214,20 @@ void step_control(const Launch& where, const StepControl& a) {
               "step control: the output is one StepControlValues");
   launch(where, {1}, 1, "step_control", step_control_kernel, a.square_sum.as<double>(), a.loss.as<double>(),
          a.weight.as<double>(), a.nominal_weight, a.nonfinite.as<std::int32_t>(), at<float>(a.outside),
-         at<float>(a.crowded), a.clip_norm, reinterpret_cast<StepControlValues*>(a.values.data));
+         at<float>(a.crowded), a.clip_norm,
+         Scaling{at<const LossScaleState>(a.loss_scale), a.min_loss_scale, a.step, a.beta1, a.beta2},
+         reinterpret_cast<StepControlValues*>(a.values.data));
+}
+
+void loss_scale_update(const Launch& where, const LossScaleUpdate& a) {
+  check_args(a);
+  launch(where, {1}, 1, "loss_scale_update", loss_scale_kernel, a);
 }
 
 void adamw_update(const Launch& where, const AdamwUpdate& a) {
   base::check(a.control.bytes() == sizeof(StepControlValues), "adamw: the control is one StepControlValues");
   check_ranges(a);
 
-  const auto correction = [&](float beta) {
-    return static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(beta), static_cast<double>(a.step))));
-  };
   const Adamw args{.grads = a.grads.data,
                    .master = a.master.data,
                    .moment1 = a.moment1.data,
@@ -202,8 +238,8 @@ void adamw_update(const Launch& where, const AdamwUpdate& a) {
                    .beta1 = a.beta1,
                    .beta2 = a.beta2,
                    .eps = a.eps,
-                   .correction1 = correction(a.beta1),
-                   .correction2 = correction(a.beta2),
+                   .correction1 = adam_correction(a.beta1, a.step),
+                   .correction2 = adam_correction(a.beta2, a.step),
                    .vectors = aligned(a.grads, a.master, a.moment1, a.moment2, a.params),
                    .stochastic = a.rounding == Rounding::stochastic,
                    .step = a.step};
@@ -220,11 +256,13 @@ void adamw_update(const Launch& where, const AdamwUpdate& a) {
       launch(where, {ranges.first_tile[ranges.count]}, kUpdateThreads, "adamw_update",
              adamw_kernel<decltype(g), decltype(p), decltype(w), decltype(m)>, args, ranges);
     };
-    with_type(a.grads.dtype, "adamw: fp32 or bf16 gradients", [&](auto g) {
-      with_type(a.moment1.dtype, "adamw: fp32 or bf16 moments", [&](auto m) {
+    with_state_type(a.moment1.dtype, "adamw: fp32 or bf16 moments", [&](auto m) {
+      // Gradients of fp16 parameters are fp32.
+      if (a.params.defined() && a.params.dtype == DType::f16) return launch_as(float{}, Fp16{}, float{}, m);
+      with_state_type(a.grads.dtype, "adamw: fp32 or bf16 gradients", [&](auto g) {
         if (a.master.dtype == DType::bf16) return launch_as(g, Bf16{}, Bf16{}, m);
-        with_type(a.params.dtype, "adamw: fp32 or bf16 parameters",
-                  [&](auto p) { launch_as(g, p, float{}, m); });
+        with_state_type(a.params.dtype, "adamw: fp32, bf16 or fp16 parameters",
+                        [&](auto p) { launch_as(g, p, float{}, m); });
       });
     });
   }

@@ -28,15 +28,48 @@ __host__ __device__ inline std::uint32_t pack_bf16(float low, float high) {
 #endif
 }
 
+/// The same as fp16.
+__host__ __device__ inline std::uint32_t pack_fp16(float low, float high) {
+#ifdef __CUDA_ARCH__
+  std::uint32_t bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+#else
+  return to_fp16(low).bits | static_cast<std::uint32_t>(to_fp16(high).bits) << 16;
+#endif
+}
+/// Packs as T, which has 2 bytes.
+template <class T>
+__host__ __device__ inline std::uint32_t pack_pair(float low, float high) {
+  static_assert(sizeof(T) == 2);
+  if constexpr (std::is_same_v<T, Bf16>) return pack_bf16(low, high);
+  else return pack_fp16(low, high);
+}
+
 __host__ __device__ inline float widen(float x) { return x; }
 __host__ __device__ inline float widen(Bf16 x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
 }
 
+__host__ __device__ inline float widen(Fp16 x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+#else
+  return to_float(x);
+#endif
+}
+/// The lower or upper half of a word of two elements of T.
+template <class T>
+__host__ __device__ inline float widen_half(std::uint32_t word, bool upper) {
+  if constexpr (std::is_same_v<T, Bf16>) return std::bit_cast<float>(upper ? word & 0xffff0000u : word << 16);
+  else return widen(Fp16{static_cast<std::uint16_t>(upper ? word >> 16 : word & 0xffffu)});
+}
+
 template <class T>
 __host__ __device__ inline T narrow(float x) {
-  if constexpr (std::is_same_v<T, Bf16>)
-    return Bf16{static_cast<std::uint16_t>(pack_bf16(x, 0.0f) & 0xffffu)};
+  if constexpr (sizeof(T) == 2) return T{static_cast<std::uint16_t>(pack_pair<T>(x, 0.0f) & 0xffffu)};
   else return x;
 }
 
@@ -82,8 +115,7 @@ __device__ inline void unpack(const Raw<T, N>& raw, float (&x)[N]) {
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
-      if constexpr (std::is_same_v<T, Bf16>)
-        x[i] = std::bit_cast<float>(i % 2 == 0 ? raw.words[i / 2] << 16 : raw.words[i / 2] & 0xffff0000u);
+      if constexpr (sizeof(T) == 2) x[i] = widen_half<T>(raw.words[i / 2], i % 2 != 0);
       else x[i] = std::bit_cast<float>(raw.words[i]);
     }
   }
@@ -94,9 +126,9 @@ __device__ inline Raw<T, N> pack(const float (&x)[N]) {
   Raw<T, N> raw;
   if constexpr (N == 1) {
     raw.element = narrow<T>(x[0]);
-  } else if constexpr (std::is_same_v<T, Bf16>) {
+  } else if constexpr (sizeof(T) == 2) {
 #pragma unroll
-    for (int i = 0; i < N; i += 2) raw.words[i / 2] = pack_bf16(x[i], x[i + 1]);
+    for (int i = 0; i < N; i += 2) raw.words[i / 2] = pack_pair<T>(x[i], x[i + 1]);
   } else {
 #pragma unroll
     for (int i = 0; i < N; ++i) raw.words[i] = std::bit_cast<std::uint32_t>(x[i]);

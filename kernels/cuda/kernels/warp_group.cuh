@@ -61,30 +61,35 @@ __device__ inline void multiply_group_e4m3(float (&c)[16][4], SharedAddress a, S
 #endif
 }
 
-/// c += A B^T of m64n256k16 with bf16 operands. The addresses are those of the first of 16 summands in the
-/// group's first row, and in the first column.
-template <bool ADeep, bool BDeep>
+#define TRAINERD_GROUP_PRODUCT(operands)                                                                  \
+  asm volatile(                                                                                           \
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32." operands                                             \
+      " "                                                                                                 \
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                           \
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                  \
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                  \
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "                  \
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "                  \
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "                  \
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "      \
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, " \
+      "%128, %129, 1, 1, 1, %130, %131;\n"                                                                \
+      : TRAINERD_SUMS_OF_64(0), TRAINERD_SUMS_OF_64(8), TRAINERD_SUMS_OF_64(16), TRAINERD_SUMS_OF_64(24)  \
+      : "l"(describe_operand(a, ADeep)), "l"(describe_operand(b, BDeep)), "n"(ADeep ? 0 : 1),             \
+        "n"(BDeep ? 0 : 1))
+/// c += A B^T of m64n256k16 with operands of T: Bf16 or Fp16. The addresses are those of the first of 16
+/// summands in the group's first row, and in the first column.
+template <class T, bool ADeep, bool BDeep>
 __device__ inline void multiply_group(float (&c)[32][4], SharedAddress a, SharedAddress b) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-      "%128, %129, 1, 1, 1, %130, %131;\n"
-      : TRAINERD_SUMS_OF_64(0), TRAINERD_SUMS_OF_64(8), TRAINERD_SUMS_OF_64(16), TRAINERD_SUMS_OF_64(24)
-      : "l"(describe_operand(a, ADeep)), "l"(describe_operand(b, BDeep)), "n"(ADeep ? 0 : 1),
-        "n"(BDeep ? 0 : 1));
+  if constexpr (std::is_same_v<T, Bf16>) TRAINERD_GROUP_PRODUCT("bf16.bf16");
+  else TRAINERD_GROUP_PRODUCT("f16.f16");
 #else
   __trap();
 #endif
 }
 
+#undef TRAINERD_GROUP_PRODUCT
 #undef TRAINERD_SUMS_OF_64
 #undef TRAINERD_SUMS
 
@@ -124,14 +129,17 @@ __device__ inline void wait_group_products(float (&c)[N][4]) {
 #else
 
 /// The instruction with its descriptors; `a_order` and `b_order` are 0 for deep operands, else 1.
-void group_product(float (*c)[4], std::uint64_t a, std::uint64_t b, bool fp8, int a_order, int b_order,
-                   bool accumulate);
+enum class GroupElement : std::uint8_t { e4m3, bf16, fp16 };
+void group_product(float (*c)[4], std::uint64_t a, std::uint64_t b, GroupElement element, int a_order,
+                   int b_order, bool accumulate);
 inline void multiply_group_e4m3(float (&c)[16][4], SharedAddress a, SharedAddress b, bool accumulate) {
-  group_product(c, describe_operand(a, true), describe_operand(b, true), true, 0, 0, accumulate);
+  group_product(c, describe_operand(a, true), describe_operand(b, true), GroupElement::e4m3, 0, 0,
+                accumulate);
 }
-template <bool ADeep, bool BDeep>
+template <class T, bool ADeep, bool BDeep>
 void multiply_group(float (&c)[32][4], SharedAddress a, SharedAddress b) {
-  group_product(c, describe_operand(a, ADeep), describe_operand(b, BDeep), false, ADeep ? 0 : 1,
+  group_product(c, describe_operand(a, ADeep), describe_operand(b, BDeep),
+                std::is_same_v<T, Bf16> ? GroupElement::bf16 : GroupElement::fp16, ADeep ? 0 : 1,
                 BDeep ? 0 : 1, true);
 }
 void show_shared_to_groups();

@@ -17,7 +17,9 @@ constexpr std::int64_t kOneHeadBytes = std::int64_t{4} << 30;
 template <class Args, class... Outputs>
 bool library_can(const Args& a, const Target& target, const Outputs&... outputs) {
   const AttentionBlock& b = a.block;
-  const auto fits = [](const HeadView& x) { return x.dtype == DType::bf16 && x.row_stride % 8 == 0; };
+  const auto fits = [&](const HeadView& x) {
+    return size_of(x.dtype) == 2 && x.dtype == a.q_THE.dtype && x.row_stride % 8 == 0;
+  };
   return !target.attention_library.empty() && fits(a.q_THE) && fits(a.k_TKE) && fits(a.v_TKE) &&
          fits(a.out_THE) && (fits(outputs) && ...) && b.window == 0 && b.softcap == 0 && b.sequences > 0 &&
          b.queries.max_seqlen == b.keys.max_seqlen && b.queries.first == b.keys.first &&
@@ -29,8 +31,9 @@ bool library_can(const Args& a, const Target& target, const Outputs&... outputs)
 bool datacenter_blackwell(int sm_version) { return sm_version >= 100 && sm_version < 120; }
 
 /// The call for this many sequences and key heads.
-AttentionCall call_of(const AttentionBlock& b, std::int64_t sequences, std::int64_t kv_heads) {
+AttentionCall call_of(const AttentionBlock& b, DType dtype, std::int64_t sequences, std::int64_t kv_heads) {
   return {.causal = b.mask == MaskKind::causal,
+          .fp16 = dtype == DType::f16,
           .sequences = sequences,
           .heads = kv_heads * (b.heads.heads / b.heads.kv_heads),
           .kv_heads = kv_heads,
@@ -40,7 +43,7 @@ AttentionCall call_of(const AttentionBlock& b, std::int64_t sequences, std::int6
 }
 
 AttentionCall backward_call(const AttentionBackward& a, std::int64_t sequences, std::int64_t kv_heads) {
-  AttentionCall c = call_of(a.block, sequences, kv_heads);
+  AttentionCall c = call_of(a.block, a.q_THE.dtype, sequences, kv_heads);
   c.backward = true;
   c.deterministic = a.determinism == Determinism::deterministic;
   return c;
@@ -137,7 +140,7 @@ std::int64_t library_workspace(const AttentionCall& c, const Target& target) {
 AttentionChoice choose_attention(const AttentionForward& a, const Target& target) {
   if (a.mode == WriteMode::assign && library_can(a, target)) {
     const std::int64_t workspace =
-        library_workspace(call_of(a.block, a.block.sequences, a.block.heads.kv_heads), target);
+        library_workspace(call_of(a.block, a.q_THE.dtype, a.block.sequences, a.block.heads.kv_heads), target);
     if (workspace != kNoAttentionPlan) return {.kernel = AttentionKernel::library, .workspace = workspace};
   }
   return {.kernel = tensor_cores_serve(a, target) ? AttentionKernel::tensor_cores : AttentionKernel::plain};

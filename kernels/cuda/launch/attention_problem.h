@@ -21,10 +21,10 @@ inline bool rows_in_chunks(const HeadView& x) { return x.row_stride * size_of(x.
 /// True if they support a head of this size.
 inline bool serves_head(std::int64_t size) { return size % 8 == 0 && size <= kLargestTensorCoreHead; }
 
-/// True if our own kernels on tensor cores support a call: bf16, heads of whole 16-byte chunks.
+/// True if our own kernels on tensor cores support a call: bf16 or fp16, heads of whole 16-byte chunks.
 template <class Args, class... Outputs>
 bool tensor_cores_serve(const Args& a, const Target& target, const Outputs&... outputs) {
-  return target.sm_version >= 80 && a.q_THE.dtype == DType::bf16 && a.block.scale > 0.0f &&
+  return target.sm_version >= 80 && size_of(a.q_THE.dtype) == 2 && a.block.scale > 0.0f &&
          serves_head(a.block.heads.head_size) && serves_head(a.block.heads.values_size()) &&
          rows_in_chunks(a.q_THE) && rows_in_chunks(a.k_TKE) && rows_in_chunks(a.v_TKE) &&
          rows_in_chunks(a.out_THE) && (rows_in_chunks(outputs) && ...);
@@ -80,10 +80,10 @@ struct AttentionChoice {
   std::int64_t workspace = 0;
 };
 
-/// Chooses the library if the call has the form it supports and it has a plan. That form is: bf16 throughout;
-/// whole sequences of one length, each attending to itself, that fill the rows of both sides and start at one
-/// position; causal or unmasked; assigned; rows of 16-byte chunks. Our own kernels do everything else: packed
-/// documents, blocks at other positions, windows, softcaps, merges, fp32 outputs.
+/// Chooses the library if the call has the form it supports and it has a plan. That form is: bf16 or fp16
+/// throughout; whole sequences of one length, each attending to itself, that fill the rows of both sides and
+/// start at one position; causal or unmasked; assigned; rows of 16-byte chunks. Our own kernels do everything
+/// else: packed documents, blocks at other positions, windows, softcaps, merges, fp32 outputs.
 ///
 /// A backward runs in pieces whose workspace stays within the target's limit: whole sequences, or one
 /// sequence at a time with as many key heads as fit. If one key head of one sequence exceeds both the limit

@@ -1,6 +1,7 @@
 #include "kernels/cuda/launch/gemm_choices.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <sstream>
 #include <utility>
@@ -11,6 +12,12 @@ namespace trainerd::kernels::cuda {
 namespace {
 
 constexpr const char* kTitle = "GEMM algorithms by timing, ";
+
+/// Dtypes of operands and results, by their number in the file.
+constexpr std::array kDTypes{DType::f32, DType::bf16, DType::f16};
+std::ptrdiff_t number_of(DType dtype) {
+  return std::find(kDTypes.begin(), kDTypes.end(), dtype) - kDTypes.begin();
+}
 
 constexpr const char* kRemedy =
     ": remove gemm-algorithms.txt from the output directory to have them timed again";
@@ -49,8 +56,8 @@ std::string to_text(const std::string& made_with, const std::vector<GemmChoice>&
   for (const GemmChoice& c : choices) {
     const GemmProblem& p = c.problem;
     out << p.m << ' ' << p.n << ' ' << p.k << ' ' << p.transpose_a << ' ' << p.transpose_b << ' '
-        << (p.in == DType::bf16) << ' ' << (p.out == DType::bf16) << ' ' << p.has_c << ' ' << p.has_bias
-        << ' ' << c.workspace_bytes << std::hex;
+        << number_of(p.in) << ' ' << number_of(p.out) << ' ' << p.has_c << ' ' << p.has_bias << ' '
+        << c.workspace_bytes << std::hex;
     for (const std::uint64_t word : c.algorithm) out << ' ' << word;
     out << std::dec << '\n';
   }
@@ -68,14 +75,15 @@ std::vector<GemmChoice> parse_choices(const std::string& text, const std::string
     std::istringstream in(line);
     GemmChoice c;
     GemmProblem& p = c.problem;
-    bool bf16_in = false, bf16_out = false;
-    in >> p.m >> p.n >> p.k >> p.transpose_a >> p.transpose_b >> bf16_in >> bf16_out >> p.has_c >>
+    std::size_t operands = kDTypes.size(), result = kDTypes.size();
+    in >> p.m >> p.n >> p.k >> p.transpose_a >> p.transpose_b >> operands >> result >> p.has_c >>
         p.has_bias >> c.workspace_bytes >> std::hex;
     for (std::uint64_t& word : c.algorithm) in >> word;
-    if (!in || !(in >> std::ws).eof() || p.m < 1 || p.n < 1 || p.k < 1 || c.workspace_bytes < 0)
+    if (!in || !(in >> std::ws).eof() || operands >= kDTypes.size() || result >= kDTypes.size() || p.m < 1 ||
+        p.n < 1 || p.k < 1 || c.workspace_bytes < 0)
       throw base::device_error("\"" + line.substr(0, 120) + "\" is no choice of a GEMM algorithm" + kRemedy);
-    p.in = bf16_in ? DType::bf16 : DType::f32;
-    p.out = bf16_out ? DType::bf16 : DType::f32;
+    p.in = kDTypes[operands];
+    p.out = kDTypes[result];
     choices.push_back(c);
   }
   return choices;

@@ -47,7 +47,7 @@ struct NcclOptions {
 ///   order of their calls, exchanges too: a send may wait for its receiver, and later operations wait for the
 ///   send.
 /// - Sums of fp32, fp64 and integers are made in that dtype. A wider `accumulate` throws std::logic_error.
-///   bf16 summands are added in fp32, but a partial sum is rounded to bf16 before it is sent to the next
+///   bf16 and fp16 summands are added in fp32, but a partial sum is rounded before it is sent to the next
 ///   rank: up to one rounding per rank instead of one in total.
 /// - NCCL chooses the order of summands. It depends on ranks, devices, links, sizes, the library and its
 ///   environment variables. It is the same in every run, but is not rank order. all_reduce need not have the

@@ -449,7 +449,7 @@ class JobShapes {
         std::min<std::int64_t>(std::int64_t{1} << 28, core::job::count_parameters(m).total);
     const Tensor g = b.normal(grads, {n}),
                  control = b.empty(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))});
-    const StepControlValues values{.grad_norm = 1, .grad_factor = 1, .skip = 0, .nonfinite = -1, .pad = 0};
+    const StepControlValues values{.grad_norm = 1, .grad_factor = 1};
     b.backend().write(b.stream(), std::as_bytes(std::span(&values, 1)), control);
     b.measure("memory", "block_square_sums", by({n}),
               BlockSquareSums{.x = g, .sums = b.empty(DType::f64, {norm_blocks(n)})},

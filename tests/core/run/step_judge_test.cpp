@@ -106,6 +106,17 @@ TEST_CASE("a value that is not finite is reported by its rank, and needs no scor
   CHECK(SpikeWatch({}, 2).judge(outcome(3, 1e300)).empty());
 }
 
+TEST_CASE("an overflow of loss scaling is no spike, and later steps are not compared with it", "[judge]") {
+  Alone r(policy({"skip"}, 10));
+  for (int i = 1; i <= 20; ++i) CHECK(r.judge.judge(outcome(i, 2)) == StepVerdict::update);
+  StepOutcome o = outcome(21, 2, HUGE_VAL);
+  o.overflow = true, o.nonfinite = "w";
+  CHECK(r.judge.judge(o) == StepVerdict::update);
+  CHECK(r.acts.empty());
+  CHECK(r.judge.judge(outcome(22, 2, 100)) == StepVerdict::skip);
+  CHECK(r.acts.size() == 1);
+}
+
 TEST_CASE("a verified step is computed twice, and a third time if the two differ", "[judge]") {
   core::job::SuperviseOptions options;
   options.verify_every = 2;

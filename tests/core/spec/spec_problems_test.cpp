@@ -139,8 +139,9 @@ TEST_CASE("values of the wrong type are reported at their place", "[spec]") {
         Lines{"job.yaml:6:9: output: must not have control characters, got 'a\\x0ab'"});
   CHECK(with_line("device: gpu") ==
         Lines{"job.yaml:6:9: device: expected auto, cpu or cuda, got 'gpu' (nearest valid: cpu)"});
-  CHECK(with_line("precision: bf61") ==
-        Lines{"job.yaml:6:12: precision: expected fp32, bf16 or fp8, got 'bf61' (nearest valid: bf16)"});
+  CHECK(
+      with_line("precision: bf61") ==
+      Lines{"job.yaml:6:12: precision: expected fp32, bf16, fp16 or fp8, got 'bf61' (nearest valid: bf16)"});
 }
 
 TEST_CASE("an empty path is refused alone and in a list", "[spec]") {
@@ -449,8 +450,6 @@ TEST_CASE("keys that no code supports yet are refused by name", "[spec]") {
   const auto refused = [](const std::string& set, const std::string& path, const std::string& rest) {
     CHECK(problems(kJob, {set}) == Lines{"--set " + set + ": " + path + ": " + rest});
   };
-  refused("precision={loss_scale: dynamic}", "precision.loss_scale",
-          "'dynamic' is not available yet: set it to none");
   refused("precision={master: bf16}", "precision.master", "bf16 is not available yet: set it to fp32");
   refused("precision={compute: bf16, params: fp32}", "precision.params",
           "fp32 is not available yet: make it the same as precision.compute");
@@ -460,6 +459,25 @@ TEST_CASE("keys that no code supports yet are refused by name", "[spec]") {
   refused("optimizer.name=lion", "optimizer.name", "expected adamw or muon, got 'lion'");
   refused("data.tokenizer=bpe.json", "data.tokenizer",
           "'bpe.json' is not available yet: set it to bytes, or give token files with format: tokens");
+}
+
+TEST_CASE("fp16 needs fp32 gradients and loss scales that are powers of two", "[spec]") {
+  const auto refused = [](const std::string& set, const std::string& path, const std::string& rest) {
+    CHECK(problems(kJob, {set}) == Lines{"--set " + set + ": " + path + ": " + rest});
+  };
+  refused("precision={loss_scale: dynamic}", "precision.loss_scale",
+          "dynamic is for gradients in fp16, and compute is fp32: set it to none");
+  refused("precision={compute: fp16, grads: bf16}", "precision.grads",
+          "gradients of fp16 weights are accumulated in fp32: set it to fp32");
+  refused("precision={compute: fp16, gemm: fp8}", "precision.gemm",
+          "fp8 is rounded from bf16, and compute is fp16: set precision.compute to bf16");
+  refused("precision={compute: fp16, initial_loss_scale: 1000}", "precision.initial_loss_scale",
+          "1000.0 is no power of two (nearest valid: 1024.0)");
+  refused("precision={compute: fp16, min_loss_scale: 3}", "precision.min_loss_scale",
+          "3.0 is no power of two (nearest valid: 4.0)");
+  refused("precision={compute: fp16, initial_loss_scale: 2, min_loss_scale: 8}",
+          "precision.initial_loss_scale", "2.0 is less than min_loss_scale (nearest valid: 8.0)");
+  CHECK(problems(kJob, {"precision=fp16"}).empty());
 }
 
 TEST_CASE("ranks are divided evenly among local nodes, and a tensor-parallel group stays on one", "[spec]") {

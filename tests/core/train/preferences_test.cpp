@@ -310,6 +310,12 @@ TEST_CASE("steps of pairs that are computed twice give the same results", "[dpo]
   const PairCurve plain = pair_run(job);
   job.supervise.verify_every = 1;
   CHECK(pair_run(job) == plain);
+  // A power of two as the loss scale changes no bit of fp32, and computations beyond the first none of the
+  // scale.
+  job.precision.loss_scale = {.dynamic = true, .initial = 4096, .window = 2};
+  CHECK(pair_run(job) == plain);
+  job.supervise.verify_every = 0;
+  CHECK(pair_run(job) == plain);
 }
 
 TEST_CASE("a pair longer than a chunk of the head has the same loss as in one chunk", "[dpo]") {

@@ -123,6 +123,15 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(scrape(sink).count("trainerd_z_loss") == 0);
   CHECK(scrape(sink).count("trainerd_expert_balance_loss") == 0);
   CHECK(scrape(sink).count("trainerd_pair_accuracy_ratio") == 0);
+  CHECK(scrape(sink).count("trainerd_loss_scale") == 0);
+  CHECK(scrape(sink).count("trainerd_overflow_steps_total") == 0);
+  StepRecord scaled = served_step(5);
+  scaled.loss_scale = 2048, scaled.overflow = scaled.skipped = true, scaled.grad_norm = HUGE_VAL;
+  sink.on_step(scaled);
+  m = scrape(sink);
+  CHECK(m.at("trainerd_loss_scale") == 2048);
+  CHECK(m.at("trainerd_overflow_steps_total") == 1);
+  CHECK(m.at("trainerd_grad_norm") == 0.75);  // of the step before
   StepRecord parts = served_step(6);
   parts.z_loss = 0.125;
   parts.expert_balance = 0.0625;

@@ -54,6 +54,23 @@ TEST_CASE("every double in a step record comes back bit for bit") {
   }
 }
 
+TEST_CASE("a step record has its loss scale, and whether gradients overflowed, where the loss is scaled") {
+  StepRecord record;
+  record.grad_norm = HUGE_VAL;
+  record.skipped = true;
+  record.loss_scale = 65536;
+  record.overflow = true;
+  const std::string line = to_json_line(record);
+  CHECK(line.find(R"("grad_norm":null,)") != std::string::npos);
+  CHECK(line.find(R"("skipped":true,"loss_scale":65536.0,"overflow":true,)") != std::string::npos);
+  const StepRecord back = parse_step_record(line);
+  CHECK(back.skipped);
+  CHECK(back.loss_scale == 65536.0);
+  CHECK(back.overflow);
+  CHECK_FALSE(parse_step_record(kLine).loss_scale);
+  CHECK_FALSE(parse_step_record(kLine).overflow);
+}
+
 TEST_CASE("a step record has the parts of what is minimised and the norms by group where there are some") {
   StepRecord record;
   record.step = 3;

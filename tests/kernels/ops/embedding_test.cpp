@@ -30,6 +30,7 @@ TEST_CASE("embedding forward takes rows of the held table and adds positions", "
   for (const DType dtype : kActivationDtypes)
     for (const DType table_dtype : kActivationDtypes)
       for (const EmbeddingCase& c : kEmbeddingCases) {
+        if (apart(dtype, table_dtype)) continue;
         const std::vector<std::int32_t> tokens = ids_around(c.first_row, c.rows, c.tokens);
         const Values table = normal_values(c.rows * c.columns, 1, table_dtype);
         const Values places = normal_values(4 * c.columns, 2, table_dtype);
@@ -95,8 +96,9 @@ TEST_CASE("only ids outside the vocabulary are flagged, at any position", "[embe
 
 TEST_CASE("embedding backward sums the gradients of equal tokens", "[embedding]") {
   for (const DType dtype : kActivationDtypes)
-    for (const DType grad_dtype : kActivationDtypes)
+    for (const DType grad_dtype : kStateDtypes)
       for (const EmbeddingCase& c : kEmbeddingCases) {
+        if (mixed(dtype, grad_dtype)) continue;
         const std::vector<std::int32_t> tokens = ids_around(c.first_row, c.rows, c.tokens);
         const Values dout = normal_values(c.tokens * c.columns, 3, dtype);
         const Values before = normal_values(c.rows * c.columns, 4, grad_dtype);

@@ -279,6 +279,18 @@ TEST_CASE("route backward matches finite differences of weights and balance", "[
         m.backend().route_backward(m.stream(), a);
         outputs.push_back({"of both", a.dlogits_TE, of_both, s.experts});
         outputs.push_back({"balance loss", a.loss_T, losses, s.experts});
+        // A loss scale is a factor of the gradient of the balance loss; that of the weights comes with it.
+        Values scaled_dweights = dweights, scaled = of_both;
+        for (double& x : scaled_dweights) x *= 8;
+        for (double& x : scaled) x *= 8;
+        kernels::RouteBackward by_scale = a;
+        by_scale.dweight_TK = m.tensor(DType::f32, {s.tokens, s.copies}, scaled_dweights);
+        by_scale.loss_scale = m.tensor(DType::f32, {1}, {8.0});
+        by_scale.dlogits_TE = m.empty(dtype, {s.tokens, s.experts});
+        by_scale.loss_T = m.empty(DType::f32, {s.tokens});
+        m.backend().route_backward(m.stream(), by_scale);
+        outputs.push_back({"scaled", by_scale.dlogits_TE, scaled, s.experts});
+        outputs.push_back({"balance loss beside a scale", by_scale.loss_T, losses, s.experts});
         const Tensor whole = a.dlogits_TE, parts = m.empty(dtype, whole.shape);
         for (const std::int64_t begin : {0, 1}) {  // the first token, and the others
           kernels::RouteBackward part = a;
@@ -561,9 +573,10 @@ TEST_CASE("biases of experts are added to their rows, and get the sums of their 
   // An expert without rows, and rows that are not in use.
   const std::vector<std::int32_t> first{0, 3, 3, 4, 9};
   const std::int64_t rows = 11, experts = 4, used = 9;
-  const DType of_bias = GENERATE(DType::f32, DType::bf16);
+  const DType of_bias = GENERATE(DType::f32, DType::bf16, DType::f16);
   for (const DType dtype : kActivationDtypes)
     for (const std::int64_t columns : {1, 37, 64, 600}) {
+      if (apart(dtype, of_bias)) continue;
       std::vector<std::int32_t> source(index(rows), -1);
       for (std::int64_t r = 0; r < used; ++r) source[index(r)] = static_cast<std::int32_t>(r * 5 % 12);
       const Values y = normal_values(rows * columns, 1, dtype), dy = normal_values(rows * columns, 2, dtype),
@@ -661,7 +674,8 @@ TEST_CASE("products of experts equal those of each expert alone", "[experts][gem
         m.backend().expert_dgrad(m.stream(), {dy_RN, weight, first_E, dx_RC});
         std::vector<Output> outputs{{"y", y_RN.rows(0, used), used_of(y, used * c.n), c.c},
                                     {"dx", dx_RC.rows(0, used), used_of(dx, used * c.c), c.n}};
-        for (const DType gradient : kActivationDtypes) {
+        for (const DType gradient : kStateDtypes) {
+          if (mixed(dtype, gradient)) continue;
           const Tensor assigned = m.empty(gradient, weight_shape),
                        added = m.tensor(gradient, weight_shape, before);
           m.backend().expert_wgrad(m.stream(), {dy_RN, x_RC, first_E, assigned, WriteMode::assign});

@@ -167,6 +167,10 @@ TEST_CASE("cross-entropy loss and gradient match float64 and its finite differen
                                  .grad_scale = static_cast<float>(grad_scale),
                                  .loss_T = m.empty(DType::f32, {c.tokens}),
                                  .want = Want::loss};
+        if (dtype == DType::f16) {  // a loss scale is a factor of the gradient alone
+          finish.loss_scale = m.tensor(DType::f32, {1}, {256.0});
+          finish.grad_scale /= 256;
+        }
         m.backend().ce_finish(m.stream(), finish);
         CHECK(Machine::read(x) == logits);  // without gradients the logits stay
         std::vector<Output> outputs{{"loss", finish.loss_T, losses, c.columns}};
@@ -359,6 +363,7 @@ TEST_CASE("label smoothing and z-loss match float64 and its finite differences, 
           std::vector<Output> outputs;
           for (const Shard& shard : shards) {
             const std::int64_t columns = shard.stats.logits_TV.size(1);
+            const double scale = dtype == DType::f16 ? 256 : 1;
             const kernels::CeFinish finish{.logits_TV = shard.stats.logits_TV,
                                            .targets_T = shard.stats.targets_T,
                                            .loss_weight_T = m.tensor(DType::f32, {tokens}, weight),
@@ -368,7 +373,8 @@ TEST_CASE("label smoothing and z-loss match float64 and its finite differences, 
                                            .max_T = m.tensor(DType::f32, {tokens}, top),
                                            .sum_exp_T = m.tensor(DType::f32, {tokens}, total),
                                            .target_logit_T = m.tensor(DType::f32, {tokens}, target),
-                                           .grad_scale = static_cast<float>(grad_scale),
+                                           .grad_scale = static_cast<float>(grad_scale / scale),
+                                           .loss_scale = m.tensor(DType::f32, {1}, {scale}),
                                            .label_smoothing = static_cast<float>(c.smoothing),
                                            .z_loss = static_cast<float>(c.z_loss),
                                            .loss_T = m.empty(DType::f32, {tokens}),

@@ -36,13 +36,15 @@ TEST_CASE("the loss of whole rows at once has the bits of statistics and finish 
         }
         check_operator([&](Machine& m) {
           const auto numbers = [&] { return m.empty(DType::f32, each); };
-          const Tensor z_losses = o.z_loss > 0 ? numbers() : Tensor{};
+          const Tensor z_losses = o.z_loss > 0 ? numbers() : Tensor{},
+                       scale = dtype == DType::f32 ? Tensor{} : m.tensor(DType::f32, {1}, {4.0});
           const kernels::CeLoss whole{.logits_TV = m.tensor(dtype, shape, logits),
                                       .targets_T = m.ids(targets),
                                       .loss_weight_T = m.tensor(DType::f32, each, weight),
                                       .vocab = r.vocab,
                                       .softcap = o.softcap,
                                       .grad_scale = 0.25f,
+                                      .loss_scale = scale,
                                       .label_smoothing = o.smoothing,
                                       .z_loss = o.z_loss,
                                       .max_T = numbers(),
@@ -65,6 +67,15 @@ TEST_CASE("the loss of whole rows at once has the bits of statistics and finish 
           CHECK(same(whole.loss_T, parts.loss_T));
           if (o.z_loss > 0) CHECK(same(whole.z_loss_T, parts.z_loss_T));
           CHECK(same(whole.logits_TV, parts.logits_TV));
+          if (scale.defined()) {
+            kernels::CeLoss unscaled = whole;
+            unscaled.logits_TV = m.tensor(dtype, shape, logits);
+            unscaled.loss_T = numbers();
+            unscaled.loss_scale = {}, unscaled.grad_scale = 1;
+            m.backend().ce_loss(m.stream(), unscaled);
+            CHECK(same(whole.logits_TV, unscaled.logits_TV));
+            CHECK(same(whole.loss_T, unscaled.loss_T));
+          }
           return std::vector<Output>{{"loss", whole.loss_T, Machine::read(parts.loss_T), r.columns}};
         });
       }

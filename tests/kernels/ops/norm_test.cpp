@@ -18,11 +18,12 @@ std::vector<NormCase> cases() {
   std::vector<NormCase> all;
   for (const NormKind kind : {NormKind::rms, NormKind::layer})
     for (const DType dtype : kActivationDtypes) {
-      all.push_back({kind, dtype, DType::f32, 1, 1});
+      const DType weights = dtype == DType::f16 ? DType::f16 : DType::f32;
+      all.push_back({kind, dtype, weights, 1, 1});
       all.push_back({kind, dtype, dtype, 5, 37});
-      all.push_back({kind, dtype, DType::f32, 70, 16});
+      all.push_back({kind, dtype, weights, 70, 16});
       all.push_back({kind, dtype, dtype, 5, 37, 1.0});
-      all.push_back({kind, dtype, DType::f32, 3, 64, 1.0});
+      all.push_back({kind, dtype, weights, 3, 64, 1.0});
     }
   all.push_back({NormKind::rms, DType::f32, DType::bf16, 2, 48});
   return all;

@@ -31,8 +31,17 @@ struct Trial {
   Tensor normal(const Shape& shape, unsigned seed, double stddev = 1.0, double mean = 0.0) const {
     return tensor(dtype, shape, normal_values(shape.numel(), seed, DType::bf16, stddev, mean));
   }
-  Tensor parameters(const Shape& shape, unsigned seed, double mean = 0.0) const {
-    return tensor(DType::f32, shape, normal_values(shape.numel(), seed, DType::bf16, 0.3, mean));
+  Tensor weights(const Shape& shape, unsigned seed, double mean = 0.0) const {
+    const DType type = dtype == DType::f16 ? DType::f16 : DType::f32;
+    return tensor(type, shape, normal_values(shape.numel(), seed, DType::bf16, 0.3, mean));
+  }
+  /// Gradients of parameters in the dtype of these, or in fp32 if that is fp16.
+  Tensor like_gradients(const Shape& shape, unsigned seed) const {
+    return dtype == DType::f16 ? tensor(DType::f32, shape, normal_values(shape.numel(), seed, DType::bf16))
+                               : normal(shape, seed);
+  }
+  Tensor gradients(const Shape& shape, unsigned seed) const {
+    return tensor(DType::f32, shape, normal_values(shape.numel(), seed, DType::bf16, 0.3));
   }
 
  private:
@@ -104,8 +113,8 @@ TEST_CASE("norms of long and of many rows match the CPU world", "[oracle]") {
         kernels::AddNormForward forward{.kind = kind,
                                         .residual_TD = on.normal(shape, 1, 1.0, 0.25),
                                         .delta_TD = {},
-                                        .weight_D = on.parameters({s.columns}, 3, 1.0),
-                                        .bias_D = on.parameters({s.columns}, 4),
+                                        .weight_D = on.weights({s.columns}, 3, 1.0),
+                                        .bias_D = on.weights({s.columns}, 4),
                                         .sum_TD = {},
                                         .y_TD = on.empty(on.dtype, shape),
                                         .mean_T = on.empty(DType::f32, {s.rows}),
@@ -119,8 +128,8 @@ TEST_CASE("norms of long and of many rows match the CPU world", "[oracle]") {
                                                 .mean_T = forward.mean_T,
                                                 .rstd_T = forward.rstd_T,
                                                 .dx_TD = on.empty(on.dtype, shape),
-                                                .dweight_D = on.parameters({s.columns}, 7),
-                                                .dbias_D = on.parameters({s.columns}, 8),
+                                                .dweight_D = on.gradients({s.columns}, 7),
+                                                .dbias_D = on.gradients({s.columns}, 8),
                                                 .mode = WriteMode::accumulate};
         on.m.backend().add_norm_backward(on.m.stream(), backward);
         return std::vector<Result>{{"y", forward.y_TD, s.columns},
@@ -143,7 +152,7 @@ TEST_CASE("a norm adds delta to long rows as it does to short ones", "[oracle]")
         small.push_back(static_cast<double>(i * 7 % 61 - 30) / 16);
       const kernels::AddNormForward args{.residual_TD = on.tensor(on.dtype, shape, small),
                                          .delta_TD = on.tensor(on.dtype, shape, small),
-                                         .weight_D = on.parameters({columns}, 3, 1.0),
+                                         .weight_D = on.weights({columns}, 3, 1.0),
                                          .bias_D = {},
                                          .sum_TD = on.empty(on.dtype, shape),
                                          .y_TD = on.empty(on.dtype, shape),
@@ -190,8 +199,8 @@ TEST_CASE("heads of models' sizes are normed and rotated as in the CPU world", "
                                                  .qkv_out = on.empty(on.dtype, shape),
                                                  .positions_T = positions,
                                                  .rope_table_SR = table,
-                                                 .q_weight_E = norm ? on.parameters({e}, 2, 1.0) : Tensor{},
-                                                 .k_weight_E = norm ? on.parameters({e}, 3, 1.0) : Tensor{}};
+                                                 .q_weight_E = norm ? on.weights({e}, 2, 1.0) : Tensor{},
+                                                 .k_weight_E = norm ? on.weights({e}, 3, 1.0) : Tensor{}};
         on.m.backend().qk_norm_rope_forward(on.m.stream(), forward);
         const kernels::QkNormRopeBackward backward{.heads = heads,
                                                    .qkv_in = forward.qkv_in,
@@ -200,8 +209,8 @@ TEST_CASE("heads of models' sizes are normed and rotated as in the CPU world", "
                                                    .rope_table_SR = table,
                                                    .q_weight_E = forward.q_weight_E,
                                                    .k_weight_E = forward.k_weight_E,
-                                                   .dq_weight_E = norm ? on.parameters({e}, 5) : Tensor{},
-                                                   .dk_weight_E = norm ? on.parameters({e}, 6) : Tensor{},
+                                                   .dq_weight_E = norm ? on.gradients({e}, 5) : Tensor{},
+                                                   .dk_weight_E = norm ? on.gradients({e}, 6) : Tensor{},
                                                    .mode = WriteMode::accumulate};
         on.m.backend().qk_norm_rope_backward(on.m.stream(), backward);
         std::vector<Result> results{{"qkv", forward.qkv_out, e}, {"dqkv", backward.dqkv, e}};
@@ -281,15 +290,18 @@ TEST_CASE("flat operators on odd addresses match the CPU world", "[oracle]") {
     on.m.backend().cast(on.m.stream(), {.in = a, .out = wide});
     on.m.backend().block_square_sums(on.m.stream(), {.x = a, .sums = sums});
     const Tensor parts = on.normal({3 * n}, 3), odd_sum = on.empty(DType::f32, {n}),
-                 even_sum = on.parameters({n - n % 8}, 4), narrow_sum = on.empty(DType::bf16, {n});
+                 even_sum = on.gradients({n - n % 8}, 4), narrow_sum = on.empty(DType::bf16, {n}),
+                 like_sum = on.empty(on.dtype, {n}), wide_parts = on.gradients({3 * n}, 5);
     on.m.backend().sum_parts(on.m.stream(), {.x = parts, .out = odd_sum, .parts = 3});
     on.m.backend().sum_parts(on.m.stream(), {.x = parts.rows(0, 2 * even_sum.numel()),
                                              .out = even_sum,
                                              .parts = 2,
                                              .mode = kernels::WriteMode::accumulate});
-    on.m.backend().sum_parts(on.m.stream(), {.x = parts, .out = narrow_sum, .parts = 3});
+    on.m.backend().sum_parts(on.m.stream(), {.x = wide_parts, .out = narrow_sum, .parts = 3});
+    on.m.backend().sum_parts(on.m.stream(), {.x = parts, .out = like_sum, .parts = 3});
     return std::vector<Result>{{"sum of odd parts", odd_sum},
                                {"sum in bf16", narrow_sum},
+                               {"sum in its dtype", like_sum},
                                {"sum of even parts", even_sum},
                                {"sum", out},
                                {"scaled", b},
@@ -305,11 +317,12 @@ TEST_CASE("updates along a direction and many boxes on odd addresses match the C
     control.grad_factor = 0.5f;
     const Tensor values = on.m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(control))});
     on.m.backend().write(on.m.stream(), std::as_bytes(std::span(&control, 1)), values);
-    const Tensor direction = on.empty(DType::f32, {n}), momentum = on.parameters({n}, 2),
-                 master = on.parameters({n}, 3), params = on.tensor(on.dtype, {n}, Values(n, 0.0));
-    on.m.backend().momentum_update(
-        on.m.stream(),
-        {.grads = on.normal({n}, 1), .momentum = momentum, .direction = direction, .control = values});
+    const Tensor direction = on.empty(DType::f32, {n}), momentum = on.gradients({n}, 2),
+                 master = on.gradients({n}, 3), params = on.tensor(on.dtype, {n}, Values(n, 0.0));
+    on.m.backend().momentum_update(on.m.stream(), {.grads = on.like_gradients({n}, 1),
+                                                   .momentum = momentum,
+                                                   .direction = direction,
+                                                   .control = values});
     const std::vector<kernels::UpdateRange> ranges{{.begin = 0, .count = 5, .weight_decay = 0.1f},
                                                    {.begin = 5, .count = n - 5}};
     on.m.backend().direction_update(on.m.stream(), {.ranges = ranges,
@@ -328,7 +341,7 @@ TEST_CASE("updates along a direction and many boxes on odd addresses match the C
                                               .packed = direction,
                                               .matrix = matrix,
                                               .transposed = true});
-    const Tensor unit = on.parameters({n}, 4);
+    const Tensor unit = on.gradients({n}, 4);
     on.m.backend().normalise(on.m.stream(), {.x = unit, .eps = 1e-7f});
     return std::vector<Result>{{"momentum", momentum}, {"direction", direction}, {"master", master},
                                {"params", params},     {"matrix", matrix},       {"normalised", unit}};
@@ -347,9 +360,9 @@ TEST_CASE("hundreds of ranges and thousands of runs are walked as in the CPU wor
     Values squares = normal_values(n, 4, DType::bf16);
     for (double& v : squares) v = std::abs(v);
     const kernels::AdamwUpdate update{.ranges = ranges,
-                                      .grads = on.normal({n}, 1),
-                                      .master = on.parameters({n}, 2),
-                                      .moment1 = on.parameters({n}, 3),
+                                      .grads = on.like_gradients({n}, 1),
+                                      .master = on.gradients({n}, 2),
+                                      .moment1 = on.gradients({n}, 3),
                                       .moment2 = on.tensor(DType::f32, {n}, squares),
                                       .params = on.tensor(on.dtype, {n}, Values(n, 0.0)),
                                       .control = values,

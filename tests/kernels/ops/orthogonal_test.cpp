@@ -13,8 +13,8 @@ using kernels::UpdateRange;
 
 TEST_CASE("momentum and its direction match their float64 formulas", "[orthogonal]") {
   const std::int64_t n = 16384 + 37;
-  for (const DType grad_dtype : kActivationDtypes)
-    for (const DType momentum_dtype : kActivationDtypes)
+  for (const DType grad_dtype : kStateDtypes)
+    for (const DType momentum_dtype : kStateDtypes)
       for (const bool nesterov : {false, true}) {
         const Values grads = normal_values(n, 1, grad_dtype), momentum = normal_values(n, 2, momentum_dtype);
         const double mu = static_cast<double>(0.9f), factor = 0.5;
@@ -67,7 +67,7 @@ TEST_CASE("a direction update matches its float64 formula on its ranges and leav
   const std::vector<UpdateRange> ranges{{.begin = 1, .count = 16390, .weight_decay = 0.1f},
                                         {.begin = 16391, .count = 0, .weight_decay = 1.0f},
                                         {.begin = 20000, .count = 19999}};
-  for (const DType master_dtype : kActivationDtypes)
+  for (const DType master_dtype : kStateDtypes)
     for (const DType param_dtype : kActivationDtypes) {
       const Values direction = normal_values(n, 1, DType::f32), master = normal_values(n, 2, master_dtype);
       const Values params = normal_values(n, 3, param_dtype);

@@ -72,6 +72,98 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("step control takes the loss scale out, and tells an overflow from a loss that is not finite",
+          "[update]") {
+  struct Case {
+    double square_sum, loss, scale;
+    std::int32_t skip;
+  };
+  for (const Case& c : {Case{4.0 * 1024 * 1024, 1.0, 1024, 0},
+                        {HUGE_VAL, 1.0, 1024, StepControlValues::kSkipOverflow},
+                        {std::nan(""), 1.0, 4, StepControlValues::kSkipOverflow},
+                        {HUGE_VAL, 1.0, 2, StepControlValues::kSkipNonfinite},
+                        {4.0, std::nan(""), 1024, StepControlValues::kSkipNonfinite}}) {
+    Machine m(kernels::Isa::portable, 1);
+    const Tensor values = m.empty(DType::u8, {sizeof(StepControlValues)});
+    m.backend().step_control(m.stream(), {.square_sum = m.tensor(DType::f64, {1}, {c.square_sum}),
+                                          .loss = m.tensor(DType::f64, {1}, {c.loss}),
+                                          .weight = m.tensor(DType::f64, {1}, {8.0}),
+                                          .nominal_weight = 16,
+                                          .nonfinite = m.ids({-1}),
+                                          .clip_norm = 1,
+                                          .values = values,
+                                          .loss_scale = m.tensor(DType::f32, {3}, {c.scale, 7, 5}),
+                                          .min_loss_scale = 2,
+                                          .step = 9,
+                                          .beta1 = 0.5f,
+                                          .beta2 = 0.75f});
+    StepControlValues control;
+    std::memcpy(&control, read_bytes(values).data(), sizeof(control));
+    CHECK(control.skip == c.skip);
+    CHECK(control.loss_scale == static_cast<float>(c.scale));
+    // Four of nine steps updated something before and with this one.
+    CHECK(control.correction1 == static_cast<float>(1 / (1 - 0.0625)));
+    CHECK(control.correction2 == static_cast<float>(1 / (1 - std::pow(0.75, 4))));
+    if (c.skip != 0) continue;
+    CHECK(control.grad_norm == 4);  // 2 for the half of the tokens that count
+    CHECK(control.grad_factor == 0.25f * 2 / 1024);
+  }
+}
+
+TEST_CASE("the loss scale halves after an overflow and doubles after enough updates", "[update]") {
+  struct Case {
+    std::array<double, 3> before;
+    std::int32_t skip;
+    std::array<double, 3> after;
+  };
+  for (const Case& c : {Case{{16, 3, 1}, StepControlValues::kSkipOverflow, {8, 0, 2}},
+                        {{4, 3, 1}, StepControlValues::kSkipOverflow, {4, 0, 2}},  // the lowest
+                        {{16, 3, 1}, 0, {16, 4, 1}},
+                        {{16, 4, 1}, 0, {32, 0, 1}},
+                        {{64, 4, 1}, 0, {64, 0, 1}},  // the highest
+                        {{16, 4, 1}, StepControlValues::kSkipJudged, {16, 4, 1}},
+                        {{16, 4, 1}, StepControlValues::kSkipEmpty, {16, 4, 1}}}) {
+    Machine m(kernels::Isa::portable, 1);
+    const Tensor state = m.tensor(DType::f32, {3}, {c.before[0], c.before[1], c.before[2]});
+    m.backend().loss_scale_update(m.stream(), {.state = state,
+                                               .control = control_tensor(m, 1.0f, c.skip),
+                                               .lowest = 4,
+                                               .highest = 64,
+                                               .growth_steps = 5});
+    CHECK(Machine::read(state) == Values{c.after[0], c.after[1], c.after[2]});
+  }
+}
+
+TEST_CASE("adamw corrects its moments as its control says", "[update]") {
+  const std::vector<kernels::UpdateRange> ranges{{0, 20, 0.0f}};
+  check_operator([&](Machine& m) {
+    const auto updated = [&](std::int64_t step, std::int64_t t) {
+      StepControlValues control;
+      control.grad_factor = 1;
+      if (t > 0)
+        control.correction1 = kernels::adam_correction(0.9f, t),
+        control.correction2 = kernels::adam_correction(0.95f, t);
+      const Tensor values = m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(control))});
+      m.backend().write(m.stream(), std::as_bytes(std::span(&control, 1)), values);
+      const Values ones(20, 1.0);
+      const kernels::AdamwUpdate args{.ranges = ranges,
+                                      .grads = m.tensor(DType::f32, {20}, ones),
+                                      .master = m.tensor(DType::f32, {20}, ones),
+                                      .moment1 = m.tensor(DType::f32, {20}, Values(20, 0.25)),
+                                      .moment2 = m.tensor(DType::f32, {20}, Values(20, 0.5)),
+                                      .params = {},
+                                      .control = values,
+                                      .lr = 0.5f,
+                                      .step = step};
+      m.backend().adamw_update(m.stream(), args);
+      return Machine::read(args.master);
+    };
+    CHECK(updated(9, 4) == updated(4, 0));
+    CHECK(updated(9, 4) != updated(9, 0));
+    return std::vector<Output>{};
+  });
+}
+
 TEST_CASE("square sums by group cover the group's runs, and the total covers all runs", "[update]") {
   // More runs than one launch covers, some of them empty, in three groups, one of which has no runs.
   std::vector<std::int64_t> first_block{0};
@@ -98,7 +190,7 @@ TEST_CASE("square sums by group cover the group's runs, and the total covers all
 }
 
 TEST_CASE("an average of weights moves by its decay, except in a skipped step", "[update]") {
-  for (const DType dtype : kActivationDtypes)
+  for (const DType dtype : kStateDtypes)
     for (const std::int64_t n : {1, 37, 2 * 16384 + 5}) {
       const float decay = 0.99f;
       const Values weights = normal_values(n, 1, dtype), before = normal_values(n, 2, DType::f32);
@@ -198,14 +290,17 @@ TEST_CASE("adamw matches its float64 formula on its ranges and leaves the rest",
       {5, 1, 0.0f}, {6, 300, 0.1f}, {1000, 15000, 0.01f}, {16390, 900, 0.5f}};
   const float lr = 0.01f, beta1 = 0.9f, beta2 = 0.99f, eps = 1e-3f, factor = 0.5f;
   const std::int64_t step = 3;
-  for (const DType grad_dtype : kActivationDtypes)
+  for (const DType grad_dtype : kStateDtypes)
     for (const auto& [param_dtype, master_dtype, moment_dtype] :
          {std::array{DType::f32, DType::f32, DType::f32},
           {DType::bf16, DType::f32, DType::f32},
           {DType::f32, DType::f32, DType::bf16},
           {DType::bf16, DType::f32, DType::bf16},
           {DType::bf16, DType::bf16, DType::f32},
-          {DType::bf16, DType::bf16, DType::bf16}}) {
+          {DType::bf16, DType::bf16, DType::bf16},
+          {DType::f16, DType::f32, DType::f32},
+          {DType::f16, DType::f32, DType::bf16}}) {
+      if (mixed(param_dtype, grad_dtype)) continue;
       const Values grads = normal_values(n, 1, grad_dtype), master = normal_values(n, 2, master_dtype);
       const Values moment1 = normal_values(n, 3, moment_dtype);
       Values moment2 = normal_values(n, 4, moment_dtype);

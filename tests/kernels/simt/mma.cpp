@@ -1,6 +1,6 @@
 // The matrix instructions of warps and warp groups on the host, written from the tables of the PTX ISA
-// (fragments of mma.m16n8k16 with bf16, of wgmma.m64nNk16 and of ldmatrix x4, canonical layouts of wgmma's
-// operands, rules of cp.async and of the proxies), independent of the kernels.
+// (fragments of mma.m16n8k16 with bf16 and fp16, of wgmma.m64nNk16 and of ldmatrix x4, canonical layouts of
+// wgmma's operands, rules of cp.async and of the proxies), independent of the kernels.
 
 #include "kernels/cuda/kernels/warp_group.cuh"
 
@@ -19,14 +19,24 @@ namespace {
 
 MatrixCounts counts;
 
-float element(std::uint32_t pair, int which) {
-  return std::bit_cast<float>(which == 0 ? pair << 16 : pair & 0xffff0000u);
+/// An IEEE half by its bits: 1 sign, 5 of exponent with bias 15, 10 of mantissa.
+double half(std::uint32_t bits) {
+  const int exponent = static_cast<int>(bits >> 10 & 31), mantissa = static_cast<int>(bits & 1023);
+  double magnitude = exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
+  if (exponent == 31) magnitude = mantissa == 0 ? INFINITY : std::nan("");
+  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
+}
+
+double element(std::uint32_t pair, int which, bool fp16) {
+  const std::uint32_t bits = which == 0 ? pair & 0xffffu : pair >> 16;
+  return fp16 ? half(bits) : static_cast<double>(std::bit_cast<float>(bits << 16));
 }
 
 struct Multiply {
   float* c;
   const std::uint32_t* a;
   std::uint32_t b[2];
+  bool fp16;
 };
 
 /// Element i of a lane's fragment, with g = lane / 4 (groupID) and t = lane % 4 (threadID_in_group):
@@ -39,9 +49,10 @@ void multiply(void* const* lanes) {
     const auto& x = *static_cast<const Multiply*>(lanes[lane]);
     const int group = lane / 4, in_group = lane % 4;
     for (int i = 0; i < 8; ++i)
-      A[i % 4 < 2 ? group : group + 8][in_group * 2 + (i & 1) + (i < 4 ? 0 : 8)] = element(x.a[i / 2], i % 2);
+      A[i % 4 < 2 ? group : group + 8][in_group * 2 + (i & 1) + (i < 4 ? 0 : 8)] =
+          element(x.a[i / 2], i % 2, x.fp16);
     for (int i = 0; i < 4; ++i)
-      B[in_group * 2 + (i & 1) + (i < 2 ? 0 : 8)][group] = element(x.b[i / 2], i % 2);
+      B[in_group * 2 + (i & 1) + (i < 2 ? 0 : 8)][group] = element(x.b[i / 2], i % 2, x.fp16);
   }
   for (int lane = 0; lane < 32; ++lane) {
     const auto& x = *static_cast<const Multiply*>(lanes[lane]);
@@ -68,11 +79,12 @@ double e4m3(std::uint32_t bits) {
 struct GroupMultiply {
   float (*c)[4];
   std::uint64_t a, b;  ///< descriptors
-  bool fp8;
+  kernels::cuda::GroupElement element;
   int a_order, b_order;
   bool accumulate;
   std::vector<double> left, right;  ///< by summand: what a warp's rows and all columns were when it began
-  auto operands() const { return std::tie(a, b, fp8, a_order, b_order, accumulate); }
+  bool fp8() const { return element == kernels::cuda::GroupElement::e4m3; }
+  auto operands() const { return std::tie(a, b, element, a_order, b_order, accumulate); }
 };
 /// In batches, the last of which has not ended. By thread of the block.
 std::deque<std::vector<GroupMultiply>> group_products[1024];
@@ -87,12 +99,13 @@ bool may_multiply[1024];   ///< a thread has begun products and not ended them
 /// bytes, which combines bits 4 to 6 of an address with bits 7 to 9. In elements of T to 16 bytes the
 /// canonical layouts are
 /// ((8,m),(T,2k)):((8T,SBO),(1,T)) and ((T,8,m),(8,k)):((1,T,LBO),(8T,SBO)).
-double group_element(std::uint64_t descriptor, bool fp8, int order, int outer, int k) {
+double group_element(std::uint64_t descriptor, kernels::cuda::GroupElement type, int order, int outer,
+                     int k) {
   const auto field = [&](int from, int bits) {
     return static_cast<int>(descriptor >> from & ((std::uint64_t{1} << bits) - 1));
   };
   const int start = field(0, 14) * 16, leading = field(16, 14) * 16, stride = field(32, 14) * 16,
-            bytes = fp8 ? 1 : 2;
+            bytes = type == kernels::cuda::GroupElement::e4m3 ? 1 : 2;
   if (field(62, 2) != 1 || field(49, 3) != 0)
     fail("the swizzle of an operand of a warp group is not of 128 bytes");
   if (start % (order == 0 ? 32 : 1024) != 0 || start % 1024 > 96)
@@ -100,22 +113,23 @@ double group_element(std::uint64_t descriptor, bool fp8, int order, int outer, i
   const int place = order == 0 ? outer / 8 * stride + outer % 8 * 128 + k * bytes
                                : outer / 64 * leading + outer % 64 * bytes + k / 8 * stride + k % 8 * 128;
   const auto address = static_cast<std::uint32_t>(start + place), swizzled = address ^ (address >> 3 & 0x70u);
-  if (fp8) return e4m3(static_cast<std::uint32_t>(*shared_at(swizzled, 1)));
+  if (type == kernels::cuda::GroupElement::e4m3)
+    return e4m3(static_cast<std::uint32_t>(*shared_at(swizzled, 1)));
   std::uint16_t bits;
   std::memcpy(&bits, shared_at(swizzled, 2), 2);
-  return element(bits, 0);
+  return element(bits, 0, type == kernels::cuda::GroupElement::fp16);
 }
 
-int columns_of(const GroupMultiply& x) { return x.fp8 ? 128 : 256; }
-int summands_of(const GroupMultiply& x) { return x.fp8 ? 32 : 16; }
+int columns_of(const GroupMultiply& x) { return x.fp8() ? 128 : 256; }
+int summands_of(const GroupMultiply& x) { return x.fp8() ? 32 : 16; }
 
 /// What the product of one warp reads.
 void read_operands(GroupMultiply& x, int warp) {
   for (int k = 0; k < summands_of(x); ++k) {
     for (int row = 0; row < 16; ++row)
-      x.left.push_back(group_element(x.a, x.fp8, x.a_order, 16 * warp + row, k));
+      x.left.push_back(group_element(x.a, x.element, x.a_order, 16 * warp + row, k));
     for (int column = 0; column < columns_of(x); ++column)
-      x.right.push_back(group_element(x.b, x.fp8, x.b_order, column, k));
+      x.right.push_back(group_element(x.b, x.element, x.b_order, column, k));
   }
 }
 
@@ -293,15 +307,16 @@ void load_matrices_transposed(std::uint32_t (&x)[4], SharedAddress row) {
   simt::together(&instruction, &operands, simt::load<true>);
 }
 
-void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
+void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1,
+                  DType dtype) {
   static const char instruction = 0;
-  simt::Multiply operands{c, a, {b0, b1}};
+  simt::Multiply operands{c, a, {b0, b1}, dtype == DType::f16};
   simt::together(&instruction, &operands, simt::multiply);
 }
 
-void group_product(float (*c)[4], std::uint64_t a, std::uint64_t b, bool fp8, int a_order, int b_order,
-                   bool accumulate) {
-  simt::issue({c, a, b, fp8, a_order, b_order, accumulate, {}, {}});
+void group_product(float (*c)[4], std::uint64_t a, std::uint64_t b, GroupElement element, int a_order,
+                   int b_order, bool accumulate) {
+  simt::issue({c, a, b, element, a_order, b_order, accumulate, {}, {}});
 }
 void show_shared_to_groups() { simt::hidden_writes[threadIdx.x] = false; }
 void begin_group_products() { simt::may_multiply[threadIdx.x] = true; }

@@ -15,10 +15,12 @@ namespace {
 
 using namespace kernels::cuda;
 using kernels::Bf16;
+using kernels::Fp16;
 
-std::vector<Bf16> narrowed(const Values& x) {
-  std::vector<Bf16> result;
-  for (const double v : x) result.push_back(kernels::to_bf16(static_cast<float>(v)));
+template <class T>
+std::vector<T> narrowed(const Values& x) {
+  std::vector<T> result;
+  for (const double v : x) result.push_back(kernels::rounded_to<T>(static_cast<float>(v)));
   return result;
 }
 
@@ -26,8 +28,10 @@ std::vector<Bf16> narrowed(const Values& x) {
 
 // A product of matrices in memory by the three instructions. The expected value does not depend on the layout
 // of fragments.
-TEST_CASE("copies, ldmatrix and mma multiply matrices in memory", "[simt][mma]") {
-  const Values a = normal_values(16 * 16, 1, DType::bf16), b = normal_values(16 * 8, 2, DType::bf16);
+TEMPLATE_TEST_CASE("copies, ldmatrix and mma multiply matrices in memory", "[simt][mma]", Bf16, Fp16) {
+  using T = TestType;
+  const DType dtype = kernels::DTypeOf<T>::value;
+  const Values a = normal_values(16 * 16, 1, dtype), b = normal_values(16 * 8, 2, dtype);
   Values b_rows(16 * 16, 0.0), b_columns(16 * 16, 0.0);  // [k][n] and [n][k], each in 16 rows of 16
   for (std::size_t k = 0; k < 16; ++k)
     for (std::size_t n = 0; n < 8; ++n) b_rows[k * 16 + n] = b_columns[n * 16 + k] = b[k * 8 + n];
@@ -35,9 +39,9 @@ TEST_CASE("copies, ldmatrix and mma multiply matrices in memory", "[simt][mma]")
     for (const bool transposed : {false, true}) {
       simt::set_order(order);
       // Aligned for 16-byte copies.
-      alignas(16) Bf16 left[256], right[256];
-      std::copy_n(narrowed(a).begin(), 256, left);
-      std::copy_n(narrowed(transposed ? b_rows : b_columns).begin(), 256, right);
+      alignas(16) T left[256], right[256];
+      std::copy_n(narrowed<T>(a).begin(), 256, left);
+      std::copy_n(narrowed<T>(transposed ? b_rows : b_columns).begin(), 256, right);
       std::vector<float> c(16 * 8);
       const simt::MatrixCounts before = simt::matrix_counts();
       simt::run(
@@ -54,7 +58,7 @@ TEST_CASE("copies, ldmatrix and mma multiply matrices in memory", "[simt][mma]")
             if (transposed) load_matrices_transposed(y, 512 + row);
             else load_matrices(y, 512 + row);
             float sum[4] = {1, 2, 3, 4};
-            multiply_add(sum, x, y[0], transposed ? y[1] : y[2]);
+            multiply_add<T>(sum, x, y[0], transposed ? y[1] : y[2]);
             for (unsigned i = 0; i < 4; ++i)
               c[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = sum[i] - static_cast<float>(i + 1);
           },
@@ -117,17 +121,18 @@ TEST_CASE("a warp group's products of E4M3 numbers are those of their matrices",
   CHECK(scaled_error(Values(c.begin(), c.end()), expected) < 1e-6);
 }
 
-TEST_CASE("a warp group's products of bf16 matrices are theirs in both orders of each operand",
-          "[simt][mma]") {
+TEMPLATE_TEST_CASE("a warp group's products of matrices are theirs in both orders of each operand",
+                   "[simt][mma]", Bf16, Fp16) {
+  using T = TestType;
+  const DType dtype = kernels::DTypeOf<T>::value;
   const bool a_deep = GENERATE(true, false), b_deep = GENERATE(true, false);
   constexpr std::size_t kDepth = 64, kRows = 64, kColumns = 256, kBytes = (kRows + kColumns) * kDepth * 2;
-  const Values a = normal_values(kRows * kDepth, 5, DType::bf16),
-               b = normal_values(kColumns * kDepth, 6, DType::bf16);
-  std::vector<Bf16> shared(kBytes / 2);
+  const Values a = normal_values(kRows * kDepth, 5, dtype), b = normal_values(kColumns * kDepth, 6, dtype);
+  std::vector<T> shared(kBytes / 2);
   // Rows of 128 bytes, whose chunk j is at place j xor (row mod 8): one of outputs with 64 summands if
   // `deep`, else one summand of 64 outputs, for each 64 outputs.
   const auto place = [&](const Values& x, bool deep, std::size_t first) {
-    const std::vector<Bf16> narrow = narrowed(x);
+    const std::vector<T> narrow = narrowed<T>(x);
     for (std::size_t outer = 0; outer < x.size() / kDepth; ++outer)
       for (std::size_t k = 0; k < kDepth; ++k) {
         const std::size_t row = first + (deep ? outer : outer / 64 * 64 + k), i = deep ? k : outer % 64;
@@ -140,7 +145,7 @@ TEST_CASE("a warp group's products of bf16 matrices are theirs in both orders of
   const auto multiply = [&](auto in_a, auto in_b, float(&sums)[32][4]) {
     constexpr bool kA = decltype(in_a)::value, kB = decltype(in_b)::value;
     for (unsigned k = 0; k < 4; ++k)
-      multiply_group<kA, kB>(sums, k * (kA ? 32 : 2048), kRows * 128 + k * (kB ? 32 : 2048));
+      multiply_group<T, kA, kB>(sums, k * (kA ? 32 : 2048), kRows * 128 + k * (kB ? 32 : 2048));
   };
   simt::set_order(simt::Order::shuffled);
   simt::run(
@@ -241,7 +246,7 @@ TEST_CASE("a wrong use of the matrix instructions ends the run", "[simt][mma]") 
     if (p.shown) show_shared_to_groups();
     __syncthreads();
     if (p.begun) begin_group_products();
-    multiply_group<true, true>(sums[threadIdx.x], p.from, 0);
+    multiply_group<Bf16, true, true>(sums[threadIdx.x], p.from, 0);
     end_group_products();
     if (p.overwritten) store_shared(32, 1);
     if (p.waits) wait_group_products(sums[threadIdx.x]);

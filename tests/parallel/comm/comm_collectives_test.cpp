@@ -36,7 +36,7 @@ bool same_bytes(const HostTensor& a, const HostTensor& b) {
 }  // namespace
 
 TEST_CASE("all_reduce adds in rank order, accumulating bf16 in fp32, and every rank gets the same bits") {
-  const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f64, DType::i32);
+  const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f64, DType::i32, DType::f16);
   const std::int64_t ranks = GENERATE(1, 2, 3, 4, 16);
   for (const std::int64_t numel : {0, 1, 7, 1000, 4097, 30011})
     on_all_ranks(ranks, [&](Communicator& comm, RankMachine& m) {
@@ -63,7 +63,7 @@ TEST_CASE("fp32 summands may be accumulated in fp64", "[engine]") {
 }
 
 TEST_CASE("the maximum is over all ranks and keeps a NaN", "[engine]") {
-  const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f64, DType::i32);
+  const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f64, DType::i32, DType::f16);
   const std::int64_t numel = GENERATE(5, 9001);
   on_all_ranks(4, [&](Communicator& comm, RankMachine& m) {
     const HostTensor x(dtype, values_of(dtype, 2, comm.rank(), numel));
@@ -76,7 +76,7 @@ TEST_CASE("the maximum is over all ranks and keeps a NaN", "[engine]") {
 }
 
 TEST_CASE("all_reduce has the bits of reduce_scatter and all_gather", "[engine]") {
-  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f16);
   const std::int64_t ranks = GENERATE(2, 3, 8), part = GENERATE(1, 333, 5000);
   on_all_ranks(ranks, [&](Communicator& comm, RankMachine& m) {
     const Values values = values_of(dtype, 3, comm.rank(), part * ranks);

@@ -119,7 +119,7 @@ TEST_CASE("NCCL's communicators give the right results, in the world and in grou
           (group.ranks.size() == 1 && ranks > 1))
         continue;
       const auto comm = world->communicator(*backend, group.ranks, group.name);
-      for (const DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i32})
+      for (const DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i32, DType::f16})
         for (const std::int64_t part : {1, 1000, 300'001})
           every_operation(*comm, *backend, *stream, dtype, part);
     }

@@ -21,6 +21,7 @@
 namespace {
 
 using trainerd::kernels::Bf16;
+using trainerd::kernels::Fp16;
 
 /// Number of polls after each call for which a communicator is in progress.
 constexpr int kTimesInProgress = 3;
@@ -127,17 +128,17 @@ bool wait(Lock& lock, const State& s, const Ready& ready) {
 }
 
 std::size_t size_of(ncclDataType_t type) {
-  return type == ncclUint8 ? 1 : type == ncclBfloat16 ? 2 : type == ncclFloat64 ? 8 : 4;
+  return type == ncclUint8 ? 1 : type == ncclBfloat16 || type == ncclHalf ? 2 : type == ncclFloat64 ? 8 : 4;
 }
 
 template <class T>
 void combine(T* into, const std::byte* from, std::size_t count, ncclRedOp_t op) {
   const auto* x = reinterpret_cast<const T*>(from);
   for (std::size_t i = 0; i < count; ++i) {
-    if constexpr (std::is_same_v<T, Bf16>) {
-      using trainerd::kernels::to_bf16, trainerd::kernels::to_float;
+    if constexpr (sizeof(T) == 2) {
+      using trainerd::kernels::rounded_to, trainerd::kernels::to_float;
       const float a = to_float(into[i]), b = to_float(x[i]);
-      into[i] = to_bf16(op == ncclSum ? a + b : std::max(a, b));  // rounded at every hop
+      into[i] = rounded_to<T>(op == ncclSum ? a + b : std::max(a, b));  // rounded at every hop
     } else {
       into[i] = static_cast<T>(op == ncclSum ? into[i] + x[i] : std::max(into[i], x[i]));
     }
@@ -150,6 +151,7 @@ void combine(ncclDataType_t type, std::byte* into, const std::byte* from, std::s
     case ncclFloat32: return combine(reinterpret_cast<float*>(into), from, count, op);
     case ncclFloat64: return combine(reinterpret_cast<double*>(into), from, count, op);
     case ncclBfloat16: return combine(reinterpret_cast<Bf16*>(into), from, count, op);
+    case ncclHalf: return combine(reinterpret_cast<Fp16*>(into), from, count, op);
   }
 }
 

@@ -259,7 +259,7 @@ double distance(const Outcome& a, const Outcome& b) {
 TEST_CASE("chunked tensor-parallel operators give the bits of unchunked ones", "[overlap]") {
   Case c;
   c.ranks = GENERATE(2, 3);
-  c.dtype = GENERATE(DType::f32, DType::bf16);
+  c.dtype = GENERATE(DType::f32, DType::bf16, DType::f16);
   c.sequence_parallel = GENERATE(true, false);
   c.prepared = GENERATE(false, true);
   CAPTURE(c.ranks, name_of(c.dtype), c.sequence_parallel, c.prepared);

@@ -26,6 +26,7 @@ ncclDataType_t nccl_type(DType dtype) {
   switch (dtype) {
     case DType::f32: return ncclFloat32;
     case DType::bf16: return ncclBfloat16;
+    case DType::f16: return ncclHalf;
     case DType::i32: return ncclInt32;
     case DType::f64: return ncclFloat64;
     case DType::u8: return ncclUint8;
@@ -36,11 +37,12 @@ ncclDataType_t nccl_type(DType dtype) {
 
 ncclRedOp_t nccl_op(ReduceOp op) { return op == ReduceOp::sum ? ncclSum : ncclMax; }
 
-/// NCCL adds in the tensor's dtype, and bf16 in fp32. Throws std::logic_error if `accumulate` is wider.
+/// NCCL adds in the tensor's dtype, or bf16 and fp16 in fp32. Throws std::logic_error if `accumulate` is
+/// wider.
 void require_accumulation(const Tensor& x, const CommOptions& options) {
   const bool wider = options.accumulate == DType::f64 && x.dtype != DType::f64;
   base::check(!wider || x.dtype == DType::i32 || x.dtype == DType::u8,
-              "NCCL does not accumulate fp32 or bf16 summands in fp64");
+              "NCCL does not accumulate fp32, bf16 or fp16 summands in fp64");
 }
 
 std::size_t count_of(const Tensor& x) { return static_cast<std::size_t>(x.numel()); }

@@ -23,7 +23,14 @@ enum ncclResult_t {
   ncclRemoteError = 6,
   ncclInProgress = 7
 };
-enum ncclDataType_t { ncclUint8 = 1, ncclInt32 = 2, ncclFloat32 = 7, ncclFloat64 = 8, ncclBfloat16 = 9 };
+enum ncclDataType_t {
+  ncclUint8 = 1,
+  ncclInt32 = 2,
+  ncclHalf = 6,
+  ncclFloat32 = 7,
+  ncclFloat64 = 8,
+  ncclBfloat16 = 9
+};
 enum ncclRedOp_t { ncclSum = 0, ncclMax = 2 };
 struct ncclConfig_t {
   int blocking = 1;
