@@ -253,25 +253,27 @@ def apart(a, b):
     return max(abs(x - y) / abs(x) for x, y in zip(a, b))
 
 
-def judge_curves(cpu_fp32, others, cpu_bf16, cuda_fp32, cuda_bf16):
+def judge_curves(cpu_fp32, others, cuda_fp32, halves):
     """(what, difference, bound) of each precision. In fp32 the bound is four times the largest change by other orders of sums
-    (`others`) on the CPU, as for layouts (tests/core/train/layouts_test.cpp). In bf16 it is twice the change by bf16 on the CPU,
-    since both deviate from fp32."""
+    (`others`) on the CPU, as for layouts (tests/core/train/layouts_test.cpp). In bf16 and fp16 (`halves`: by name the CPU's and the
+    device's losses) it is twice the change by that precision on the CPU, since both deviate from fp32."""
     return [("fp32", apart(cpu_fp32, cuda_fp32), 4 * max(apart(cpu_fp32, other) for other in others)),
-            ("bf16", apart(cpu_bf16, cuda_bf16), 2 * apart(cpu_fp32, cpu_bf16))]
+            *((precision, apart(cpu, cuda), 2 * apart(cpu_fp32, cpu)) for precision, (cpu, cuda) in halves.items())]
 
 
 def curves(run):
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         cpu_fp32, *others = (curve(run, folder, "cpu", "fp32", micro) for micro in (4, 1, 2, 8))
-        narrow = [curve(run, folder, *which) for which in (("cpu", "bf16", 4), ("cuda", "fp32", 4), ("cuda", "bf16", 4))]
-    if not all([cpu_fp32, *others, *narrow]):
+        cuda_fp32 = curve(run, folder, "cuda", "fp32", 4)
+        halves = {precision: [curve(run, folder, device, precision, 4) for device in ("cpu", "cuda")] for precision in ("bf16", "fp16")}
+    if not all([cpu_fp32, *others, cuda_fp32]):
         return
-    for precision, difference, bound in judge_curves(cpu_fp32, others, *narrow):
+    last = {"fp32": cuda_fp32, **{precision: cuda for precision, (_, cuda) in halves.items()}}
+    for precision, difference, bound in judge_curves(cpu_fp32, others, cuda_fp32, {p: both for p, both in halves.items() if all(both)}):
         outcome = "passed" if difference <= bound else f"failed: {difference:.2e} apart, more than {bound:.2e}"
         run.record(step=f"{CURVE_STEPS} losses, CUDA and CPU, {precision}", outcome=outcome, difference=difference, bound=bound,
-                   last_loss=narrow[-1][-1])
+                   last_loss=last[precision][-1])
 
 
 # ---- Tuning: benchmark A with each tuning option of a job, beside PyTorch ----

@@ -182,12 +182,15 @@ class Tables(Folder):
 class Judgements(Folder):
     def test_curves_are_held_to_what_rounding_does_on_the_cpu(self):
         cpu = [6.0, 5.0]
-        verdicts = phases.judge_curves(cpu, [[6.0, 5.0001], [6.0, 5.0005]], [6.0, 5.01], [6.0, 5.0004], [6.0, 5.03])
-        self.assertEqual([v[0] for v in verdicts], ["fp32", "bf16"])
+        verdicts = phases.judge_curves(cpu, [[6.0, 5.0001], [6.0, 5.0005]], [6.0, 5.0004],
+                                       {"bf16": ([6.0, 5.01], [6.0, 5.03]), "fp16": ([6.0, 5.002], [6.0, 5.001])})
+        self.assertEqual([v[0] for v in verdicts], ["fp32", "bf16", "fp16"])
         self.assertAlmostEqual(verdicts[0][1], 0.0004 / 5)
         self.assertAlmostEqual(verdicts[0][2], 4 * 0.0005 / 5)
         self.assertAlmostEqual(verdicts[1][1], 0.02 / 5.01)
         self.assertAlmostEqual(verdicts[1][2], 2 * 0.01 / 5)
+        self.assertAlmostEqual(verdicts[2][1], 0.001 / 5.002)
+        self.assertAlmostEqual(verdicts[2][2], 2 * 0.002 / 5)
 
     def test_first_losses_that_differ_by_more_than_rounding_fail(self):
         one = machine.Run(self.root, machine.Places(self.root))
@@ -475,7 +478,7 @@ esac
         self.assertEqual(done.returncode, 0 if BF16 else 1)
         steps = {r["step"]: r for r in records if "step" in r}
         for name in ("trainerd --version", "ours tiny device=cuda", "losses of tiny: CPU and CUDA", "tiny: it learns on CUDA",
-                     *(["ours a gemm_algorithms=first: losses and kernels"] if BF16 else []), "20 losses, CUDA and CPU, fp32", "20 losses, CUDA and CPU, bf16"):
+                     *(["ours a gemm_algorithms=first: losses and kernels"] if BF16 else []), "20 losses, CUDA and CPU, fp32", "20 losses, CUDA and CPU, bf16", "20 losses, CUDA and CPU, fp16"):
             self.assertEqual(steps[name]["outcome"], "passed", name)
         self.assertEqual(steps["losses of tiny: CPU and CUDA"]["largest"], 0)
         self.assertEqual(len(steps["ours a gemm_algorithms=first"]["result"]["losses"]), 3)
