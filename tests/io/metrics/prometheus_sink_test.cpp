@@ -123,15 +123,6 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(scrape(sink).count("trainerd_z_loss") == 0);
   CHECK(scrape(sink).count("trainerd_expert_balance_loss") == 0);
   CHECK(scrape(sink).count("trainerd_pair_accuracy_ratio") == 0);
-  CHECK(scrape(sink).count("trainerd_loss_scale") == 0);
-  CHECK(scrape(sink).count("trainerd_overflow_steps_total") == 0);
-  StepRecord scaled = served_step(5);
-  scaled.loss_scale = 2048, scaled.overflow = scaled.skipped = true, scaled.grad_norm = HUGE_VAL;
-  sink.on_step(scaled);
-  m = scrape(sink);
-  CHECK(m.at("trainerd_loss_scale") == 2048);
-  CHECK(m.at("trainerd_overflow_steps_total") == 1);
-  CHECK(m.at("trainerd_grad_norm") == 0.75);  // of the step before
   StepRecord parts = served_step(6);
   parts.z_loss = 0.125;
   parts.expert_balance = 0.0625;
@@ -182,6 +173,22 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at("trainerd_checkpoint_bytes") == 123456);
   CHECK(m.at(R"(trainerd_checkpoint_seconds_sum{part="write"})") == Approx(0.7));
   CHECK(m.at(R"(trainerd_checkpoint_seconds_count{part="snapshot"})") == 1);
+}
+
+TEST_CASE("a scrape shows the loss scale and overflows, and the norm of the step before an overflow") {
+  PrometheusSink sink({.listen = "127.0.0.1:0"});
+  sink.on_start(served_run());
+  sink.on_step(served_step(5));
+  auto m = scrape(sink);
+  CHECK(m.count("trainerd_loss_scale") == 0);
+  CHECK(m.count("trainerd_overflow_steps_total") == 0);
+  StepRecord scaled = served_step(6);
+  scaled.loss_scale = 2048, scaled.overflow = scaled.skipped = true, scaled.grad_norm = HUGE_VAL;
+  sink.on_step(scaled);
+  m = scrape(sink);
+  CHECK(m.at("trainerd_loss_scale") == 2048);
+  CHECK(m.at("trainerd_overflow_steps_total") == 1);
+  CHECK(m.at("trainerd_grad_norm") == 0.75);
 }
 
 TEST_CASE("failed tries of checkpoints are counted, and a checkpoint's age is that of the scrape") {
