@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/train/adamw.h"
+#include "core/train/element_rule.h"
 #include "core/train/muon.h"
 #include "core/train/weight_average.h"
 
@@ -18,8 +18,9 @@ parallel::Granularity optimizer_cut(const job::OptimizerOptions& options, const 
 std::vector<std::string> optimizer_states(const job::OptimizerOptions& options,
                                           const model::ParamInfo& info) {
   if (!info.trainable || info.biases_of_layer >= 0) return {};
-  std::vector<std::string> states =
-      optimizer_cut(options, info) == parallel::Granularity::matrix ? Muon::states() : AdamW::states();
+  std::vector<std::string> states = optimizer_cut(options, info) == parallel::Granularity::matrix
+                                        ? Muon::states()
+                                        : ElementRule::states(ElementRule::rule_of(options));
   if (options.average.on()) states.emplace_back(model::kAverageState);
   return states;
 }
@@ -76,8 +77,9 @@ std::unique_ptr<Optimizer> make_optimizer(const job::JobSpec& job, model::ParamV
                                           parallel::Communicator& tp, kernels::Backend& backend) {
   if (!view.has_grads()) return std::make_unique<ExpertBiases>(job.optimizer.expert_bias_rate, view, backend);
   std::unique_ptr<Optimizer> rule;
-  if (view.states().front() == Muon::states().front()) rule = std::make_unique<Muon>(job, view, tp, backend);
-  else rule = std::make_unique<AdamW>(job, view, backend);
+  if (job.optimizer.kind == job::OptimizerKind::muon && view.states().front() == Muon::states().front())
+    rule = std::make_unique<Muon>(job, view, tp, backend);
+  else rule = std::make_unique<ElementRule>(job, view, backend);
   if (!job.optimizer.average.on()) return rule;
   return std::make_unique<WeightAverage>(job.optimizer.average, std::move(rule), view, backend);
 }

@@ -352,8 +352,8 @@ void Trainer::control(const ReportSlot& slot) {
 
 void Trainer::update(const ReportSlot& slot) {
   Stream& s = *compute_;
-  // Muon's iterations are many short calls, which repeat as a list. AdamW's update is a few long calls with
-  // new arguments in each step, which gains nothing from it.
+  // Muon's iterations are many short calls, which repeat as a list. Other updates are a few long calls with
+  // new arguments in each step, which gain nothing from it.
   backend_.open_list(s, {.part = "update"});
   for (const auto& optimizer : optimizers_)
     optimizer->update(

@@ -1,4 +1,4 @@
-#include "core/train/adamw.h"
+#include "core/train/element_rule.h"
 
 #include "kernels/tensor/rng.h"
 
@@ -6,7 +6,22 @@ namespace trainerd::core::train {
 
 using namespace kernels;
 
-AdamW::AdamW(const job::JobSpec& job, model::ParamView& view, Backend& backend)
+UpdateRule ElementRule::rule_of(const job::OptimizerOptions& options) {
+  switch (options.kind) {
+    case job::OptimizerKind::lion: return UpdateRule::lion;
+    case job::OptimizerKind::sgd: return UpdateRule::sgd;
+    case job::OptimizerKind::adamw:
+    case job::OptimizerKind::muon: break;
+  }
+  return UpdateRule::adamw;
+}
+
+std::vector<std::string> ElementRule::states(UpdateRule rule) {
+  if (has_second_moment(rule)) return {"moment1", "moment2"};
+  return {"momentum"};
+}
+
+ElementRule::ElementRule(const job::JobSpec& job, model::ParamView& view, Backend& backend)
     : options_(job.optimizer),
       rounding_(job.precision.rounding),
       view_(view),
@@ -21,20 +36,24 @@ AdamW::AdamW(const job::JobSpec& job, model::ParamView& view, Backend& backend)
   }
 }
 
-void AdamW::update(Stream& stream, const UpdateStep& step) {
+void ElementRule::update(Stream& stream, const UpdateStep& step) {
+  const UpdateRule rule = rule_of(options_);
+  const double beta1 = rule == UpdateRule::sgd ? options_.momentum : options_.beta1;
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const model::StatePart& part = view_.state_parts()[i];
-    backend_.adamw_update(stream, {.ranges = ranges_[i],
+    backend_.param_update(stream, {.ranges = ranges_[i],
                                    .grads = part.grads,
                                    .master = part.master,
                                    .moment1 = part.states[0],
-                                   .moment2 = part.states[1],
+                                   .moment2 = has_second_moment(rule) ? part.states[1] : Tensor{},
                                    .params = part.params,
                                    .control = step.control,
+                                   .rule = rule,
                                    .lr = static_cast<float>(step.lr * lr_factor_),
-                                   .beta1 = static_cast<float>(options_.beta1),
+                                   .beta1 = static_cast<float>(beta1),
                                    .beta2 = static_cast<float>(options_.beta2),
                                    .eps = static_cast<float>(options_.eps),
+                                   .nesterov = options_.nesterov,
                                    .step = step.step,
                                    .rounding = rounding_,
                                    .host_grads = part.host_grads,

@@ -7,12 +7,14 @@
 
 namespace trainerd::core::train {
 
-/// AdamW: runs kernels::AdamwUpdate on each part of the view.
-class AdamW final : public Optimizer {
+/// A rule for each element by itself (AdamW, Lion, SGD): runs kernels::ParamUpdate on each part of the view.
+class ElementRule final : public Optimizer {
  public:
-  static std::vector<std::string> states() { return {"moment1", "moment2"}; }
+  /// The rule of a job for what its optimizer updates by elements.
+  static kernels::UpdateRule rule_of(const job::OptimizerOptions& options);
+  static std::vector<std::string> states(kernels::UpdateRule rule);
 
-  AdamW(const job::JobSpec& job, model::ParamView& view, kernels::Backend& backend);
+  ElementRule(const job::JobSpec& job, model::ParamView& view, kernels::Backend& backend);
   void update(kernels::Stream& stream, const UpdateStep& step) override;
 
  private:
