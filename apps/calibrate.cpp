@@ -14,6 +14,7 @@
 namespace trainerd::apps {
 
 int calibrate_command(const CalibrateArgs& args) {
+  if (!args.out.empty()) require_writable("--out", args.out);
   core::plan::CalibrateOptions options;
   options.device = args.device == "cuda" ? core::job::DeviceChoice::cuda : core::job::DeviceChoice::cpu;
   options.seconds = args.seconds;

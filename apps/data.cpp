@@ -62,9 +62,10 @@ std::vector<io::ShownLine> shown_tokens(const std::string& named,
   const std::string file = named.empty() ? data->file : named;
   std::vector<io::ShownLine> lines;
   const auto tokenizer_line = [&](const std::string& hash, std::int64_t vocab) {
-    lines.push_back({"tokenizer", "tokenizer", file.empty() ? "not named" : file});
-    lines.push_back({"its hash", "tokenizer_hash", hash});
-    lines.push_back({"its vocabulary", "tokenizer_vocab", std::to_string(vocab)});
+    const std::string name = file.empty() ? "not named" : file;
+    lines.push_back({"tokenizer", "tokenizer", name, name});
+    lines.push_back({"its hash", "tokenizer_hash", hash, hash});
+    lines.push_back({"its vocabulary", "tokenizer_vocab", std::to_string(vocab), vocab});
   };
   std::unique_ptr<io::Tokenizer> tokenizer;
   std::string reason = "dataset.json does not name its file: give it by --tokenizer";
@@ -81,13 +82,16 @@ std::vector<io::ShownLine> shown_tokens(const std::string& named,
     tokenizer.reset();
   }
   tokenizer_line(data ? data->hash : tokenizer->info().hash, data ? data->vocab : tokenizer->info().vocab);
-  std::string text = "not decoded: " + reason;
+  std::string text = "not decoded: " + reason, decoded = text;
   try {
-    if (tokenizer) text = io::to_text(nlohmann::json(io::with_replacements(tokenizer->decode(first))));
+    if (tokenizer) {
+      decoded = io::with_replacements(tokenizer->decode(first));
+      text = io::to_text(nlohmann::json(decoded));
+    }
   } catch (const base::DataError& error) {
-    text = std::string("not decoded: ") + error.what();
+    text = decoded = std::string("not decoded: ") + error.what();
   }
-  lines.push_back({"first document", "first_document", text});
+  lines.push_back({"first document", "first_document", text, decoded});
   return lines;
 }
 

@@ -157,6 +157,7 @@ CLI::App* add_generate(CLI::App& app, GenerateArgs& args) {
       ->capture_default_str()
       ->type_name("P");
   generate->add_option("--seed", args.seed, "RNG seed of the sampling")
+      ->check(whole_number())
       ->capture_default_str()
       ->type_name("N");
   generate->add_flag("--ignore-eos", args.ignore_end, "Go on behind a token that ends the text");

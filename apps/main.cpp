@@ -312,15 +312,17 @@ class CommandLine {
         ->allow_extra_args(false);
     simulate->add_option("--steps", simulate_.steps, "Steps that are sampled with --jitter")
         ->capture_default_str();
-    simulate->add_option("--seed", simulate_.seed, "RNG seed of the simulation");
+    simulate->add_option("--seed", simulate_.seed, "RNG seed of the simulation")->check(whole_number());
     CLI::Option* failures = simulate->add_flag("--failures", simulate_.failures,
                                                "Goodput under failures, checkpoints and restarts");
     const auto with_failures = [&](const char* name, auto& value, const char* help) {
-      simulate->add_option(name, value, help)->needs(failures);
+      return simulate->add_option(name, value, help)->needs(failures);
     };
-    with_failures("--step-seconds", simulate_.step_seconds, "Seconds of one step");
-    with_failures("--checkpoint-bytes", simulate_.checkpoint_bytes, "Bytes of a checkpoint, of all ranks");
-    with_failures("--save-seconds", simulate_.save_seconds, "Seconds of checkpoint stall for a save");
+    with_failures("--step-seconds", simulate_.step_seconds, "Seconds of one step")->check(positive());
+    with_failures("--checkpoint-bytes", simulate_.checkpoint_bytes, "Bytes of a checkpoint, of all ranks")
+        ->check(not_negative());
+    with_failures("--save-seconds", simulate_.save_seconds, "Seconds of checkpoint stall for a save")
+        ->check(not_negative());
     with_failures("--weeks", simulate_.weeks, "Wall time of a simulated run");
     with_failures("--runs", simulate_.runs, "Simulated runs");
     simulate->callback([this] { chosen_ = [this] { return simulate_command(simulate_); }; });

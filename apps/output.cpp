@@ -32,11 +32,25 @@ void print_error(const std::string& line) {
   }
 }
 
+namespace {
+
+base::SpecError unwritable(const std::string& option, const std::string& path, int error) {
+  return base::spec_error(option + ": cannot write " + path + ": " + base::errno_text(error));
+}
+
+}  // namespace
+
+void require_writable(const std::string& option, const std::string& path) {
+  const bool there = ::access(path.c_str(), F_OK) == 0;
+  std::FILE* file = std::fopen(path.c_str(), "a");
+  if (file == nullptr) throw unwritable(option, path, errno);
+  std::fclose(file);
+  if (!there) ::unlink(path.c_str());
+}
+
 void write_file(const std::string& option, const std::string& path, const std::string& text) {
   std::FILE* file = std::fopen(path.c_str(), "w");
-  const auto failed = [&](int error) {
-    return base::spec_error(option + ": cannot write " + path + ": " + base::errno_text(error));
-  };
+  const auto failed = [&](int error) { return unwritable(option, path, error); };
   if (file == nullptr) throw failed(errno);
   // A buffered write may fail only at the flush; the first error counts.
   const bool written =

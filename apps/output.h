@@ -12,6 +12,9 @@ void print(const std::string& text);
 void open_standard_streams();
 /// Writes a line to standard error. Does not block on a reader that does not read.
 void print_error(const std::string& line);
+/// Throws SpecError, as `write_file` would, if the file that `option` names cannot be written: before work
+/// whose result it is for. Leaves the file as it is.
+void require_writable(const std::string& option, const std::string& path);
 /// Writes `text` to the file that `option` names. Throws SpecError.
 void write_file(const std::string& option, const std::string& path, const std::string& text);
 

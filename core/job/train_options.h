@@ -76,17 +76,22 @@ struct AverageOptions {
 
 enum class OptimizerKind : std::uint8_t {
   adamw,
+  lion,
+  sgd,
   muon,  ///< for the layers' matrices; AdamW updates all else
 };
-constexpr const char* to_string(OptimizerKind kind) { return kind == OptimizerKind::muon ? "muon" : "adamw"; }
+constexpr const char* to_string(OptimizerKind kind) {
+  constexpr const char* kNames[] = {"adamw", "lion", "sgd", "muon"};
+  return kNames[static_cast<int>(kind)];
+}
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;  ///< key `name`
   double lr = 3e-4;
-  double momentum = 0.95;  ///< muon only, like all up to `adamw_lr`
+  double momentum = 0.95;  ///< muon and sgd only, as `nesterov`
   bool nesterov = true;
-  double adamw_lr = 3e-4;  ///< peak rate of AdamW's part; follows the same schedule
-  double beta1 = 0.9;
+  double adamw_lr = 3e-4;  ///< muon only: peak rate of AdamW's part; follows the same schedule
+  double beta1 = 0.9;      ///< not of sgd, as `beta2`; `eps`: of AdamW
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;  ///< on matrices; norms, biases and 1-d parameters get none

@@ -11,6 +11,7 @@
 #include "core/spec/check_layers.h"
 #include "core/spec/check_masks.h"
 #include "core/spec/check_metrics.h"
+#include "core/spec/check_optimizer.h"
 #include "core/spec/check_precision.h"
 #include "core/spec/check_preferences.h"
 #include "core/spec/check_sizes.h"
@@ -114,7 +115,7 @@ class Checker {
       if (!given("precision.loss_scale")) r.loss_scale.dynamic = r.compute == kernels::DType::f16;
       name_recipe(r);
     }
-    if (!given("optimizer.lr") && job_.optimizer.kind == job::OptimizerKind::muon) job_.optimizer.lr = 0.02;
+    derive_optimizer(job_.optimizer, [this](const char* path) { return given(path); });
     if (!given("output")) job_.output = "runs/" + job_.name;
     derive_documents(job_, [this](const char* path) { return given(path); });
   }
@@ -192,21 +193,7 @@ class Checker {
   }
 
   void optimizer() {
-    const job::OptimizerOptions& o = job_.optimizer;
-    const job::LrSchedule& s = o.schedule;
-    if (good({"optimizer.schedule.min_lr", "optimizer.lr"}) && s.min_lr > o.lr)
-      problem("optimizer.schedule.min_lr", number_text(s.min_lr) + " is more than lr " + number_text(o.lr) +
-                                               " (nearest valid: " + number_text(o.lr) + ")");
-    if (!good({"steps", "optimizer.schedule.warmup"})) return;
-    if (s.warmup > job_.steps)
-      problem("optimizer.schedule.warmup", to_string(s.warmup) + " is more than steps " +
-                                               to_string(job_.steps) +
-                                               " (nearest valid: " + to_string(job_.steps) + ")");
-    else if (good({"optimizer.schedule.decay", "optimizer.schedule.kind"}) && s.kind == job::LrKind::wsd &&
-             s.decay > job_.steps - s.warmup)
-      problem("optimizer.schedule.decay",
-              to_string(s.decay) + " is more than the " + to_string(job_.steps - s.warmup) +
-                  " steps after the warm-up (nearest valid: " + to_string(job_.steps - s.warmup) + ")");
+    for (const KeyProblem& wrong : optimizer_problems(job_, problems_)) problem(wrong.path, wrong.what);
   }
 
   void data() {
@@ -223,7 +210,7 @@ class Checker {
     for (const KeyProblem& wrong : data_scheme_problems(job_)) problem(wrong.path, wrong.what);
     for (const KeyProblem& wrong : evaluation_problems(job_, problems_)) problem(wrong.path, wrong.what);
     if (d.format == io::DataFormat::text && d.tokenizer == "bytes" &&
-        good({"data.tokenizer", "model.vocab"}) && job_.model.vocab < 256)
+        good({"data.tokenizer", "model.vocab"}) && job_.model.vocab > 0 && job_.model.vocab < 256)
       problem("model.vocab",
               to_string(job_.model.vocab) + " is too small for tokenizer: bytes (nearest valid: 256)");
   }

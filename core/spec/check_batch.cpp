@@ -11,6 +11,7 @@ using std::to_string;
 
 constexpr std::size_t kMaxBatchStages = 1000;
 
+/// `least`: sequences that leave every data-parallel rank one.
 void check_ramp(const job::JobSpec& job, std::int64_t least, std::vector<KeyProblem>& problems) {
   const job::BatchOptions& b = job.batch;
   if (b.ramp.size() > kMaxBatchStages)
@@ -28,7 +29,10 @@ void check_ramp(const job::JobSpec& job, std::int64_t least, std::vector<KeyProb
       problems.push_back({path, to_string(global) +
                                     " leaves data-parallel ranks without a sequence at micro " +
                                     to_string(b.micro) + " and dp " + to_string(job.parallel.dp) +
-                                    " (nearest valid: " + to_string(least) + ")"});
+                                    " (nearest valid: " + to_string(std::max(least, b.micro)) + ")"});
+    else if (global >= 1 && global < b.micro)
+      problems.push_back({path, to_string(global) + " is less than micro " + to_string(b.micro) +
+                                    " (nearest valid: " + to_string(b.micro) + ")"});
   }
 }
 
@@ -48,7 +52,7 @@ std::vector<KeyProblem> batch_problems(const job::JobSpec& job) {
     problems.push_back({"batch.micro", to_string(b.micro) + " is more than the global batch of " +
                                            to_string(b.global) +
                                            " sequences (nearest valid: " + to_string(b.global) + ")"});
-  else check_ramp(job, std::max(least, b.micro), problems);
+  else check_ramp(job, least, problems);
   std::int64_t tokens = 0;
   if (__builtin_mul_overflow(b.global, job.model.seq_len, &tokens) ||
       __builtin_mul_overflow(tokens, job.steps, &tokens))

@@ -106,8 +106,8 @@ class LayerChecker {
                                                       (near.empty() ? "" : " (nearest valid: " + near + ")"));
       }
     if (m_.layers > 0 && std::cmp_greater(a.pattern.size(), m_.layers))
-      return problem("model.attention.pattern",
-                     "has " + to_string(a.pattern.size()) + " words for " + to_string(m_.layers) + " layers");
+      return problem("model.attention.pattern", "has " + to_string(a.pattern.size()) + " words for " +
+                                                    to_string(m_.layers) + " layers: leave some out");
     if (!a.pattern.empty() && std::find(a.pattern.begin(), a.pattern.end(), job::kSliding) == a.pattern.end())
       problem("model.attention.window",
               "has no effect: no layer of attention.pattern slides; leave both out");
@@ -160,8 +160,9 @@ class LayerChecker {
       problem("model.experts.top_groups",
               "is more than there are groups (nearest valid: " + to_string(e.groups) + ")");
     else if (e.top_groups * each < e.per_token)
-      problem("model.experts.top_groups", "leaves " + to_string(e.top_groups * each) + " experts to choose " +
-                                              to_string(e.per_token) + " of");
+      problem("model.experts.top_groups",
+              "leaves " + to_string(e.top_groups * each) + " experts to choose " + to_string(e.per_token) +
+                  " of (nearest valid: " + to_string((e.per_token + each - 1) / each) + ")");
   }
 
   const job::ModelOptions& m_;

@@ -270,6 +270,21 @@ std::string describe(const Node& node) {
   return "?";
 }
 
+namespace {
+
+/// Names the first line up to `last` that is indented by a tab; empty if none is. The parser's message may be
+/// of what follows from it.
+std::string tab_hint(const std::string& text, int last) {
+  std::istringstream lines(text);
+  std::string line;
+  for (int n = 1; n <= last && std::getline(lines, line); ++n)
+    if (line.substr(0, line.find_first_not_of(" \t")).find('\t') != std::string::npos)
+      return "; line " + std::to_string(n) + " is indented by a tab, and YAML takes spaces alone";
+  return "";
+}
+
+}  // namespace
+
 Node parse_document(const std::string& text, int source, const std::string& path, Problems& problems) {
   check_bytes(text, source, path, problems);
   std::istringstream stream(text);
@@ -282,7 +297,7 @@ Node parse_document(const std::string& text, int source, const std::string& path
   } catch (const YAML::Exception& e) {
     const Place place{source, e.mark.is_null() ? 1 : e.mark.line + 1,
                       e.mark.is_null() ? 1 : e.mark.column + 1};
-    problems.add(place, path, "is not valid YAML: " + e.msg);
+    problems.add(place, path, "is not valid YAML: " + e.msg + tab_hint(text, place.line));
     throw Stop{};
   }
   return builder.take_root();

@@ -109,28 +109,41 @@ void add_recompute(FieldTable& t, job::RecomputeOptions& r) {
 void add_optimizer(FieldTable& t, job::JobSpec& job) {
   job::OptimizerOptions& o = job.optimizer;
   job::LrSchedule& s = o.schedule;
-  t.choice("optimizer.name", o.kind,
-           {{"adamw", job::OptimizerKind::adamw}, {"muon", job::OptimizerKind::muon}}, "the update rule")
+  t.choice(
+       "optimizer.name", o.kind,
+       {{"adamw", job::OptimizerKind::adamw},
+        {"lion", job::OptimizerKind::lion},
+        {"sgd", job::OptimizerKind::sgd},
+        {"muon", job::OptimizerKind::muon}},
+       "the update rule; lion moves each parameter by the sign of a mean of gradients and keeps one state "
+       "instead of AdamW's two, sgd moves along the gradient")
       .contradicts("muon", {{"lora.rank", Says::not_default}},
-                   "muon is not for adapters, which AdamW updates: set it to adamw");
+                   "muon is not for adapters: set it to adamw, lion or sgd");
   t.add("optimizer.lr", &o.lr, "peak learning rate; with muon that of the layers' matrices")
       .above(0)
-      .or_else("`3.0e-04`; muon: `0.02`");
-  const auto of_muon = [&](Field& field) {
-    field.idle_if(o.kind != job::OptimizerKind::muon, "only name: muon has it");
-  };
-  of_muon(t.add("optimizer.momentum", &o.momentum, "weight of the past in Muon's mean of gradients")
-              .from_below(0, 1));
-  of_muon(t.add("optimizer.nesterov", &o.nesterov, "move along the mean as the next step would see it"));
-  of_muon(t.add("optimizer.adamw_lr", &o.adamw_lr,
-                "with muon: peak learning rate of embeddings, head, norms, biases and routers, which AdamW "
-                "updates; "
-                "goes with "
-                "the schedule of `lr` in proportion")
-              .above(0));
-  t.add("optimizer.betas", NumberPair{&o.beta1, &o.beta2}, "decay of the first and second moment")
-      .from_below(0, 1);
-  t.add("optimizer.eps", &o.eps, "added to the root of the second moment").above(0);
+      .or_else("`3.0e-04`; lion: `1.0e-04`; sgd: `0.01`; muon: `0.02`");
+  const bool muon = o.kind == job::OptimizerKind::muon, sgd = o.kind == job::OptimizerKind::sgd,
+             lion = o.kind == job::OptimizerKind::lion;
+  const auto of_momentum = [&](Field& field) { field.idle_if(!muon && !sgd, "only muon and sgd have it"); };
+  of_momentum(t.add("optimizer.momentum", &o.momentum,
+                    "weight of the past in Muon's mean of gradients, or in SGD's sum of them")
+                  .from_below(0, 1)
+                  .or_else("`0.95`; sgd: `0.9`"));
+  of_momentum(t.add("optimizer.nesterov", &o.nesterov, "move along the mean as the next step would see it")
+                  .or_else("`true`; sgd: `false`"));
+  t.add("optimizer.adamw_lr", &o.adamw_lr,
+        "with muon: peak learning rate of embeddings, head, norms, biases and routers, which AdamW updates; "
+        "goes with the schedule of `lr` in proportion")
+      .above(0)
+      .idle_if(!muon, "only name: muon has it");
+  t.add("optimizer.betas", NumberPair{&o.beta1, &o.beta2},
+        "decay of the first and second moment; lion: of the mean whose sign it moves by, and of its state")
+      .from_below(0, 1)
+      .or_else("`[0.9, 0.95]`; lion: `[0.9, 0.99]`")
+      .idle_if(sgd, "sgd has none: its decay is `momentum`");
+  t.add("optimizer.eps", &o.eps, "added to the root of the second moment")
+      .above(0)
+      .idle_if(lion || sgd, "lion and sgd divide by nothing");
   t.add("optimizer.weight_decay", &o.weight_decay, "decoupled decay of matrices; norms and biases get none")
       .at_least(0);
   t.add("optimizer.expert_bias_rate", &o.expert_bias_rate,

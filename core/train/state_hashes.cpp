@@ -16,6 +16,12 @@ StateHashes::StateHashes(const model::ParamStore& params) {
         tensors_.push_back(part.states[s].rows(run.begin, run.count));
         on_host_.push_back(part.host_states);
       }
+      // With ZeRO 3 it is in no other rank's memory, which `CopyHashes` would compare it with.
+      if (part.params.defined() && view.placement().shards(3)) {
+        names_.push_back("copy of " + name);
+        tensors_.push_back(part.params.rows(run.begin, run.count));
+        on_host_.push_back(part.host_params);
+      }
     }
   }
   if (params.loss_scale().defined()) {

@@ -9,8 +9,9 @@
 
 namespace trainerd::core::train {
 
-/// Hashes of the master weights and optimizer states that this rank updates. Only updates write them. So
-/// hashes after one update and before the next must be equal; else memory was corrupted.
+/// Hashes of the master weights and optimizer states that this rank updates, with ZeRO 3 also of its part of
+/// the parameters in 16 bits. Only updates write them. So hashes after one update and before the next must be
+/// equal; else memory was corrupted.
 class StateHashes {
  public:
   explicit StateHashes(const model::ParamStore& params);

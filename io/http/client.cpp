@@ -125,7 +125,8 @@ HttpAddress parse_http_address(const std::string& url) {
     return base::spec_error("\"" + url + "\" is no address of a run's metrics" + why +
                             "; give one such as http://127.0.0.1:9464");
   };
-  if (url.starts_with("https://")) throw wrong(": metrics are served by http");
+  if (!url.starts_with("http://") && url.find("://") != std::string::npos)
+    throw wrong(": metrics are served by http");
   std::string rest = url.starts_with("http://") ? url.substr(7) : url;
   rest.resize(std::min(rest.find_first_of("/?#"), rest.size()));
   HttpAddress address{.host = rest, .port = kDefaultPort};

@@ -181,6 +181,10 @@ class Report {
     line(name, fmt::format("{}", value));
     json_[key] = value;
   }
+  void shown(const ShownLine& shown) {
+    line(shown.name.c_str(), shown.text);
+    std::visit([&](const auto& value) { json_[shown.key] = value; }, shown.value);
+  }
   nlohmann::ordered_json& json() { return json_; }
   std::string& text() { return text_; }
 
@@ -252,7 +256,7 @@ Report report(const std::string& path, const std::vector<Description>& files, co
     out.fact("loss mask", "loss_mask", masked);
   if (options.show && !text)
     for (const ShownLine& shown : options.show(dataset_tokenizer(sources), first_tokens(files)))
-      out.fact(shown.name.c_str(), shown.key.c_str(), shown.value);
+      out.shown(shown);
   if (files.size() > 1) list_files_of(out, files, mixed);
   else if (!files[0].first_line.empty()) out.fact("first line", "first_line", files[0].first_line);
   return out;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "io/files/data_files.h"
@@ -16,7 +17,8 @@ namespace trainerd::io {
 
 /// One line of output: its label, its JSON key and its value.
 struct ShownLine {
-  std::string name, key, value;
+  std::string name, key, text;
+  std::variant<std::string, std::int64_t> value = {};  ///< in JSON
 };
 
 struct InspectOptions {

@@ -333,10 +333,11 @@ Cost cost(const StepControl& a, const Target&) {
   return {2, sum_bytes({&a.square_sum, &a.loss, &a.weight, &a.values})};
 }
 
-Cost cost(const AdamwUpdate& a, const Target& t) {
-  // Read: gradient, master, both moments. Written: master, both moments, parameters.
+Cost cost(const ParamUpdate& a, const Target& t) {
+  // Read: gradient, master, moments. Written: master, moments, parameters.
   const double master = 2 * sum_bytes({&a.master}), moments = 2 * sum_bytes({&a.moment1, &a.moment2});
-  return {14 * numel(a.master), sum_bytes({&a.grads, &a.params}) + master + moments,
+  const double flops = a.rule == UpdateRule::adamw ? 14 : a.rule == UpdateRule::lion ? 9 : 6;
+  return {flops * numel(a.master), sum_bytes({&a.grads, &a.params}) + master + moments,
           on_host(t, a.host_grads, sum_bytes({&a.grads})) + on_host(t, a.host_master, master) +
               on_host(t, a.host_moments, moments) + on_host(t, a.host_params, sum_bytes({&a.params}))};
 }

@@ -311,12 +311,10 @@ void CpuBackend::add_expert_bias(Stream&, const AddExpertBias& a) {
   check_args(a);
   const std::int64_t columns = a.y_RN.size(1);
   with_activation(a.y_RN.dtype, [&]<class T>(T) {
-    with_activation(a.bias_EN.dtype, [&]<class W>(W) {
-      for_each_used_row(pool_, a.first_E, columns, [&](std::int64_t r, std::int64_t expert) {
-        const W* bias = a.bias_EN.as<W>() + expert * columns;
-        T* y = a.y_RN.as<T>() + r * columns;
-        for (std::int64_t i = 0; i < columns; ++i) y[i] = rounded_to<T>(to_float(y[i]) + to_float(bias[i]));
-      });
+    for_each_used_row(pool_, a.first_E, columns, [&](std::int64_t r, std::int64_t expert) {
+      const T* bias = a.bias_EN.as<T>() + expert * columns;
+      T* y = a.y_RN.as<T>() + r * columns;
+      for (std::int64_t i = 0; i < columns; ++i) y[i] = rounded_to<T>(to_float(y[i]) + to_float(bias[i]));
     });
   });
 }
@@ -350,14 +348,12 @@ void CpuBackend::expert_bias_backward(Stream&, const ExpertBiasBackward& a) {
         });
       });
     if (!a.bias_EN.defined()) return;
-    with_activation(a.bias_EN.dtype, [&]<class W>(W) {
-      for_each_used_row(pool_, a.first_E, columns, [&](std::int64_t r, std::int64_t expert) {
-        const T* dy = a.dy_RN.as<T>() + r * columns;
-        const W* bias = a.bias_EN.as<W>() + expert * columns;
-        float sum = 0;
-        for (std::int64_t i = 0; i < columns; ++i) sum += to_float(dy[i]) * to_float(bias[i]);
-        a.dweight_TK.as<float>()[source[r]] += sum;
-      });
+    for_each_used_row(pool_, a.first_E, columns, [&](std::int64_t r, std::int64_t expert) {
+      const T* dy = a.dy_RN.as<T>() + r * columns;
+      const T* bias = a.bias_EN.as<T>() + expert * columns;
+      float sum = 0;
+      for (std::int64_t i = 0; i < columns; ++i) sum += to_float(dy[i]) * to_float(bias[i]);
+      a.dweight_TK.as<float>()[source[r]] += sum;
     });
   });
 }

@@ -43,11 +43,11 @@ Byte* advanced(Byte* p, std::int64_t elements, DType dtype) {
 }
 
 /// Updates `part` with its random bits. `from` is its first element, relative to its range.
-void adamw_rounded(const VectorKernels& vector, const AdamwRun& part, const UpdateRange& range,
+void param_rounded(const VectorKernels& vector, const ParamRun& part, const UpdateRange& range,
                    std::int64_t from, std::int64_t step) {
   with_rounding_bits(range, from, part.count, step,
                      [&](std::int64_t done, std::int64_t count, const std::uint32_t* random) {
-                       AdamwRun piece = part;
+                       ParamRun piece = part;
                        piece.grads = advanced(part.grads, done, part.grad_dtype);
                        piece.master = advanced(part.master, done, part.master_dtype);
                        piece.moment1 = advanced(part.moment1, done, part.moment_dtype);
@@ -55,7 +55,7 @@ void adamw_rounded(const VectorKernels& vector, const AdamwRun& part, const Upda
                        piece.params = advanced(part.params, done, part.param_dtype);
                        piece.count = count;
                        piece.random = random;
-                       vector.adamw(piece);
+                       vector.param_update(piece);
                      });
 }
 
@@ -127,13 +127,15 @@ void CpuBackend::loss_scale_update(Stream&, const LossScaleUpdate& a) {
   std::memcpy(a.state.data, &state, sizeof(state));
 }
 
-void CpuBackend::adamw_update(Stream&, const AdamwUpdate& a) {
+void CpuBackend::param_update(Stream&, const ParamUpdate& a) {
   const StepControlValues control = control_of(a.control);
   if (control.skip != 0) return;
 
   check_ranges(a);
 
-  AdamwRun run;
+  ParamRun run;
+  run.rule = a.rule;
+  run.nesterov = a.nesterov;
   run.grad_dtype = a.grads.dtype;
   run.grad_factor = control.grad_factor;
   run.lr = a.lr;
@@ -153,17 +155,17 @@ void CpuBackend::adamw_update(Stream&, const AdamwUpdate& a) {
     for (; range != a.ranges.end() && range->begin < end; ++range) {
       const std::int64_t from = std::max(begin, range->begin),
                          to = std::min(end, range->begin + range->count);
-      AdamwRun part = run;
+      ParamRun part = run;
       part.grads = a.grads.data + from * size_of(a.grads.dtype);
       part.master = a.master.data + from * size_of(a.master.dtype);
       part.moment1 = a.moment1.data + from * size_of(a.moment1.dtype);
-      part.moment2 = a.moment2.data + from * size_of(a.moment2.dtype);
+      if (a.moment2.defined()) part.moment2 = a.moment2.data + from * size_of(a.moment2.dtype);
       if (a.params.defined()) part.params = a.params.data + from * size_of(a.params.dtype);
       part.count = to - from;
       part.weight_decay = range->weight_decay;
       if (a.rounding == Rounding::stochastic)
-        adamw_rounded(vector_, part, *range, from - range->begin, a.step);
-      else vector_.adamw(part);
+        param_rounded(vector_, part, *range, from - range->begin, a.step);
+      else vector_.param_update(part);
     }
   });
 }

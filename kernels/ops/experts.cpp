@@ -127,9 +127,10 @@ void check_args(const ExpertBiasBackward& a) {
   base::check(!weighted || (a.weight_TK.dtype == DType::f32 && a.source_R.dtype == DType::i32 &&
                             a.source_R.numel() == a.dy_RN.size(0)),
               "expert bias: a copy with a weight for each row");
+  if (!a.bias_EN.defined()) return;
+  check_weights(a.dy_RN.dtype, a.bias_EN.dtype);
   base::check(
-      !a.bias_EN.defined() || (weighted && activation(a.bias_EN) && a.bias_EN.numel() == either.numel() &&
-                               like(a.dweight_TK, DType::f32, a.weight_TK.shape)),
+      weighted && a.bias_EN.numel() == either.numel() && like(a.dweight_TK, DType::f32, a.weight_TK.shape),
       "expert bias: a gradient for each weight");
 }
 

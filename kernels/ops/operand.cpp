@@ -10,9 +10,8 @@ void check_not_mixed(DType a, DType b) {
 }
 
 void check_weights(DType activations, DType weights) {
-  check_not_mixed(activations, weights);
-  base::check((activations == DType::f16) == (weights == DType::f16),
-              "activations in fp16 need weights in fp16");
+  base::check(is_float(activations), "tensors in fp32, bf16 or fp16");
+  base::check(weights == activations, "weights need the dtype of the activations");
 }
 
 }  // namespace trainerd::kernels

@@ -19,7 +19,8 @@ void check_args(const Args&) {}
 /// Throws std::logic_error if one of the dtypes is none that operators compute on, or if bf16 is mixed with
 /// fp16, for which there are no kernels.
 void check_not_mixed(DType a, DType b);
-/// The same, or if only one of activations and weights is fp16.
+/// Throws std::logic_error if weights do not have the dtype of the activations, or it is none that operators
+/// compute on.
 void check_weights(DType activations, DType weights);
 
 /// The format in which a GEMM multiplies its operands.

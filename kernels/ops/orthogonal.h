@@ -64,7 +64,7 @@ struct Normalise {
 };
 
 /// w -= lr (scale * direction + decay w), in fp32 on flat arrays, only in `ranges`. Does nothing if
-/// `control.skip` is set. `params` and `rounding` as in AdamwUpdate: a bf16 master weight uses the low half
+/// `control.skip` is set. `params` and `rounding` as in ParamUpdate: a bf16 master weight uses the low half
 /// of an element's 32 random bits.
 struct DirectionUpdate {
   std::span<const UpdateRange> ranges;

@@ -19,7 +19,7 @@ struct StepControlValues {
   std::int32_t skip = 0;        ///< not 0: no update; one of kSkip...
   std::int32_t nonfinite = -1;  ///< from `TotalSquareSum`, on this rank
   float loss_scale = 1;         ///< factor that the gradients have
-  /// 1 / (1 - beta^t) of both moments of AdamW; 0: for t = AdamwUpdate::step
+  /// 1 / (1 - beta^t) of both moments of AdamW; 0: for t = ParamUpdate::step
   float correction1 = 0, correction2 = 0;
 
   static constexpr std::int32_t kSkipNonfinite = 1;  ///< a gradient or the loss is not finite
@@ -127,51 +127,64 @@ inline float adam_correction(float beta, std::int64_t t) {
   return static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(beta), static_cast<double>(t))));
 }
 
-/// AdamW (Loshchilov and Hutter, arXiv 1711.05101), in fp32 on flat arrays:
-///   g = grad * grad_factor; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2
+/// How `ParamUpdate` moves each weight w with its gradient g = grad * grad_factor, in fp32.
+/// - `adamw` (Loshchilov and Hutter, arXiv 1711.05101): m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2;
 ///   w -= lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + decay w)
-/// Does nothing if `control.skip` is set. `params` gets w in its own dtype, rounded to nearest. `rounding`
-/// applies to bf16 w and v. Its random bits are one 32-bit `rounding_bits` per element: the low half for w,
-/// the high half for v. m is rounded to nearest, because it changes by a tenth of itself per step. v changes
-/// by less than bf16 can represent if b2 is near 1.
-struct AdamwUpdate {
+/// - `lion` (Chen et al., arXiv 2302.06675, algorithm 2): w -= lr (sign(b1 m + (1 - b1) g) + decay w);
+///   then m = b2 m + (1 - b2) g
+/// - `sgd`: m = b1 m + g; w -= lr (m + decay w), with `nesterov` w -= lr (g + b1 m + decay w), as
+///   torch.optim.SGD does but for the decay, which does not enter m
+enum class UpdateRule : std::uint8_t { adamw, lion, sgd };
+constexpr bool has_second_moment(UpdateRule rule) { return rule == UpdateRule::adamw; }
+
+/// Updates flat arrays by a rule. Does nothing if `control.skip` is set. `params` gets w in its own dtype,
+/// rounded to nearest. `rounding` applies to w in bf16, and to the last moment in bf16. Its random bits are
+/// one 32-bit `rounding_bits` per element: the low half for w, the high half for the moment. AdamW's m is
+/// rounded to nearest, because it changes by a tenth of itself per step. v changes by less than bf16 can
+/// represent if b2 is near 1, and so does the m of other rules.
+struct ParamUpdate {
   std::span<const UpdateRange> ranges;
   Tensor grads;    ///< f32 or bf16, flat
   Tensor master;   ///< f32 or bf16, flat
-  Tensor moment1;  ///< f32 or bf16
-  Tensor moment2;  ///< same dtype as moment1
+  Tensor moment1;  ///< m: f32 or bf16
+  Tensor moment2;  ///< v: same dtype as moment1; undefined if the rule has none
   /// optional: undefined if the master weights are the parameters, as required for bf16 master weights
   Tensor params;
   Tensor control;  ///< output of `StepControl`
+  UpdateRule rule = UpdateRule::adamw;
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+  bool nesterov = false;
   std::int64_t step = 1;  ///< t, from 1, unless the control has corrections
   Rounding rounding = Rounding::nearest;
   /// what is in host memory
   bool host_grads = false, host_master = false, host_moments = false, host_params = false;
 };
 /// Checks that dtypes are compatible, arrays have one length, and ranges rise within it.
-inline void check_ranges(const AdamwUpdate& a) {
+inline void check_ranges(const ParamUpdate& a) {
   const auto is_float = [](const Tensor& t) { return t.dtype == DType::f32 || t.dtype == DType::bf16; };
-  base::check(
-      is_float(a.grads) && is_float(a.master) && is_float(a.moment1) && a.moment2.dtype == a.moment1.dtype,
-      "adamw: gradients, master weights and moments in fp32 or bf16, both moments alike");
+  base::check(a.moment2.defined() == has_second_moment(a.rule),
+              "update: a second moment if the rule has one");
+  base::check(is_float(a.grads) && is_float(a.master) && is_float(a.moment1) &&
+                  (!a.moment2.defined() || a.moment2.dtype == a.moment1.dtype),
+              "update: gradients, master weights and moments in fp32 or bf16, both moments alike");
   base::check(a.master.dtype == DType::f32 || !a.params.defined(),
-              "adamw: master weights in bf16 are the parameters");
+              "update: master weights in bf16 are the parameters");
   base::check(!a.params.defined() || a.params.dtype != DType::f16 || a.grads.dtype == DType::f32,
-              "adamw: gradients of parameters in fp16 are in fp32");
+              "update: gradients of parameters in fp16 are in fp32");
   const std::int64_t n = a.master.numel();
-  base::check(a.grads.numel() == n && a.moment1.numel() == n && a.moment2.numel() == n &&
+  base::check(a.grads.numel() == n && a.moment1.numel() == n &&
+                  (!a.moment2.defined() || a.moment2.numel() == n) &&
                   (!a.params.defined() || a.params.numel() == n),
-              "adamw: all flat arrays have one length");
+              "update: all flat arrays have one length");
   std::int64_t last = 0;
   for (const UpdateRange& range : a.ranges) {
-    base::check(range.begin >= last && range.count >= 0, "adamw: ranges rise and do not overlap");
+    base::check(range.begin >= last && range.count >= 0, "update: ranges rise and do not overlap");
     last = range.begin + range.count;
   }
-  base::check(last <= n, "adamw: ranges lie within the flat state");
+  base::check(last <= n, "update: ranges lie within the flat state");
   if (a.rounding == Rounding::nearest) return;
   for (const UpdateRange& range : a.ranges)
-    base::check(range.columns >= 1 && range.first >= 0, "adamw: a range is a box of its tensor");
+    base::check(range.columns >= 1 && range.first >= 0, "update: a range is a box of its tensor");
 }
 
 /// Exponential moving average of weights, in fp32: average = decay average + (1 - decay) weights. Does
@@ -223,7 +236,7 @@ struct InitNormal {
 };
 
 inline OpClass op_class(const LossScaleUpdate& a) { return memory_class(a.state); }
-inline OpClass op_class(const AdamwUpdate& a) { return memory_class(a.params); }
+inline OpClass op_class(const ParamUpdate& a) { return memory_class(a.params); }
 inline OpClass op_class(const AverageUpdate& a) { return memory_class(a.average); }
 inline OpClass op_class(const ExpertBiasUpdate& a) { return memory_class(a.bias_E); }
 

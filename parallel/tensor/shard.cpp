@@ -26,13 +26,31 @@ Cut cut(const SplitSegment& segment, std::int64_t tp, std::int64_t pad_to) {
   return {0, 1, false};
 }
 
+/// `cut` of one segment after another. Those of experts are hundreds, all alike.
+class Cuts {
+ public:
+  Cuts(const ShardSpec& spec, std::int64_t tp) : tp_(tp), pad_to_(spec.pad_to) {}
+
+  const Cut& of(const SplitSegment& segment) {
+    if (segment.size != last_.size || segment.unit != last_.unit)
+      last_ = segment, cut_ = cut(segment, tp_, pad_to_);
+    return cut_;
+  }
+
+ private:
+  std::int64_t tp_, pad_to_;
+  SplitSegment last_{.size = -1};
+  Cut cut_;
+};
+
 /// Empty, or where the parts of a tensor on the tp ranks do not end at whole blocks.
 std::string block_problem(const ShardSpec& spec, std::int64_t tp) {
   if (spec.granularity != Granularity::block || tp == 1) return "";
   const std::int64_t size = spec.dim == 0 ? spec.block.rows : spec.block.columns;
   std::int64_t begin = 0;
+  Cuts cuts(spec, tp);
   for (const SplitSegment& segment : spec.segments) {
-    const std::int64_t local = cut(segment, tp, spec.pad_to).local;
+    const std::int64_t local = cuts.of(segment).local;
     if (begin % size != 0 || local % size != 0)
       return "tp " + std::to_string(tp) + " gives each rank " + std::to_string(local) +
              (spec.dim == 0 ? " rows" : " columns") + " from " + std::to_string(begin) +
@@ -47,8 +65,9 @@ std::string block_problem(const ShardSpec& spec, std::int64_t tp) {
 
 std::string shard_problem(const ShardSpec& spec, std::int64_t tp) {
   if (spec.placement != TensorPlacement::shard) return "";
+  Cuts cuts(spec, tp);
   for (const SplitSegment& segment : spec.segments)
-    if (!cut(segment, tp, spec.pad_to).even)
+    if (!cuts.of(segment).even)
       return std::to_string(segment.size / segment.unit) + " units of " + std::to_string(segment.unit) +
              " cannot be divided over tp " + std::to_string(tp);
   return block_problem(spec, tp);
@@ -58,7 +77,8 @@ kernels::Shape local_shape(const ShardSpec& spec, std::int64_t tp) {
   kernels::Shape shape = spec.logical;
   if (spec.placement != TensorPlacement::shard) return shape;
   std::int64_t size = 0;
-  for (const SplitSegment& segment : spec.segments) size += cut(segment, tp, spec.pad_to).local;
+  Cuts cuts(spec, tp);
+  for (const SplitSegment& segment : spec.segments) size += cuts.of(segment).local;
   shape.sizes[static_cast<std::size_t>(spec.dim)] = size;
   return shape;
 }
@@ -69,8 +89,9 @@ std::vector<ShardPiece> shard_pieces(const ShardSpec& spec, std::int64_t tp, std
   base::check(problem.empty(), problem.c_str());
   std::vector<ShardPiece> pieces;
   std::int64_t logical = 0, local = 0;
+  Cuts cuts(spec, tp);
   for (const SplitSegment& segment : spec.segments) {
-    const Cut c = cut(segment, tp, spec.pad_to);
+    const Cut c = cuts.of(segment);
     const std::int64_t begin = tp_rank / c.holders * c.local;
     const std::int64_t size = std::clamp<std::int64_t>(segment.size - begin, 0, c.local);
     const ShardPiece piece{logical + begin, local, size, tp_rank % c.holders == 0, c.holders};
@@ -106,9 +127,10 @@ std::vector<WholeMatrix> whole_matrices(const ShardSpec& spec, std::int64_t tp) 
       matrices.push_back({row + i * rows, rows, spec.logical[1], i * count, count});
     return matrices;
   }
+  Cuts cuts(spec, tp);
   for (const SplitSegment& segment : spec.segments) {
     const bool shared = spec.placement == TensorPlacement::shard;
-    const std::int64_t count = (shared ? cut(segment, tp, spec.pad_to).local : segment.size) * local[1];
+    const std::int64_t count = (shared ? cuts.of(segment).local : segment.size) * local[1];
     matrices.push_back({row, segment.size, local[1], begin, count});
     row += segment.size, begin += count;
   }

@@ -320,6 +320,28 @@ TEST_CASE("plan --search writes a job that validate takes", "[cli]") {
   CHECK(unrated.output.find("trainerd calibrate") != std::string::npos);
 }
 
+TEST_CASE("numbers that are none of an option are refused by its name", "[cli]") {
+  const Directory directory;
+  const std::string job =
+      directory.write("job.yaml", kJob) + " --set data.format=synthetic --set 'data.train=[]'";
+  const auto refused = [&](const std::string& options, const std::string& text) {
+    CAPTURE(options);
+    const Outcome outcome = trainerd("simulate " + job + " --set cluster.preset=dgx-h100 " + options);
+    CHECK(outcome.status == 2);
+    CHECK_THAT(outcome.output, Catch::Contains(text));
+  };
+  refused("--failures --step-seconds nan", "--step-seconds: expected a number above 0, got 'nan'");
+  refused("--failures --checkpoint-bytes -1", "--checkpoint-bytes: expected a number from 0 on, got '-1'");
+  refused("--failures --save-seconds -1", "--save-seconds: expected a number from 0 on, got '-1'");
+  refused("--failures --step-seconds 1e7", "--weeks: a save interval takes 16.53 weeks, and 8 are simulated");
+  for (const std::string seed : {"-1", "18446744073709551616", "x"})
+    refused("--seed " + seed, "--seed: expected a whole number from 0 to 2^64 - 1, got '" + seed + "'");
+  const Outcome unwritable = trainerd("calibrate --seconds 1 --out /nowhere/c.yaml");
+  CHECK(unwritable.status == 2);
+  CHECK_THAT(unwritable.output,
+             Catch::Contains("--out: cannot write /nowhere/c.yaml") && !Catch::Contains("measuring"));
+}
+
 TEST_CASE("simulate --failures prints the goodput, or names the missing inputs", "[cli]") {
   const Directory directory;
   const std::string job = directory.write(

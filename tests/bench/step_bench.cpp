@@ -65,7 +65,7 @@ std::string part_of(const std::string& op) {
   if (op == "prepare_weight") return "weight packing";
   if (op.rfind("attention", 0) == 0) return "attention";
   if (op.rfind("ce_", 0) == 0) return "cross-entropy";
-  if (op == "adamw_update" || op == "block_square_sums" || op == "total_square_sum" || op == "step_control")
+  if (op == "param_update" || op == "block_square_sums" || op == "total_square_sum" || op == "step_control")
     return "optimizer";
   if (op.rfind("add_norm", 0) == 0) return "norm";
   if (op.rfind("qk_norm", 0) == 0) return "rope";

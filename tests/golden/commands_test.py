@@ -65,6 +65,11 @@ class Commands(unittest.TestCase):
         self.run_line("python3 tests/golden/make_fp8.py", "torch", "safetensors")
         self.assert_same("fp8_llama")
 
+    def test_lion_and_sgd(self):
+        (self.root / "tests/golden/rules_llama.safetensors").unlink()
+        self.run_line("python3 tests/golden/make_rules.py", "torch", "safetensors")
+        self.assert_same("rules_llama")
+
     @unittest.skipUnless(FULL, "takes a minute")
     def test_muon(self):
         self.run_line("python3 tests/golden/make_muon.py", "torch", "safetensors")

@@ -226,10 +226,6 @@ constexpr DType kStateDtypes[] = {DType::f32, DType::bf16};
 
 /// True for bf16 and fp16, for which there are no kernels.
 constexpr bool mixed(DType a, DType b) { return a != b && kernels::size_of(a) == kernels::size_of(b); }
-/// True if there are no kernels for activations with such weights.
-constexpr bool apart(DType activations, DType weights) {
-  return (activations == DType::f16) != (weights == DType::f16);
-}
 
 /// Thread counts of a case: 1 and alternately 2 or 3; all three in full runs.
 inline std::vector<int> thread_counts(std::int64_t turn) {

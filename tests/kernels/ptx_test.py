@@ -19,7 +19,7 @@ VECTORS = {
     "add_norm_backward_kernel": "", "add_norm_forward_long_kernel": WIDE, "add_norm_backward_long_kernel": WIDE,
     "ce_stats_kernel": "", "ce_gradient_kernel": "", "qk_norm_rope_forward_kernel": ", (8|4), 1",
     "qk_norm_rope_backward_kernel": ", (8|4), 1", "embedding_forward_kernel": "8>|float, float, 4>", "embedding_backward_kernel": "8>|float, float, 4>",
-    "adamw_kernel": "", "block_square_sums_kernel": WIDE, "hash_blocks_kernel": "<true>", "column_partials_kernel": WIDE,
+    "param_update_kernel": "", "block_square_sums_kernel": WIDE, "hash_blocks_kernel": "<true>", "column_partials_kernel": WIDE,
     "weigh_rows_kernel": WIDE,
 }
 # Tensor core kernels, and their number of instances: one per head size, with and without softcap, in bf16 and fp16.

@@ -356,6 +356,30 @@ TEST_CASE("the error for a job that does not fit names layouts that fit", "[plan
              Catch::Contains("does not fit") && Catch::Contains("fits with " + plan.near.front().change));
 }
 
+TEST_CASE("a job whose state exceeds the memory of its ranks hears how many devices hold it", "[plan]") {
+  const auto job_with = [](const std::string& more) {
+    return job_of("preset: llama-3-70b", "parallel: {dp: 8, zero: 3}\nbatch: {global: 64, micro: 1}\n" +
+                                             more + "cluster: {preset: dgx-h100}\n");
+  };
+  const core::job::JobSpec job = job_with("");
+  const parallel::Topology machines = core::spec::job_topology(job);
+  const std::int64_t parameters = core::job::count_parameters(job.model).total,
+                     device = core::plan::device_bytes(machines, 8);
+  // Per parameter: 2 bytes, 4 of its gradient, 4 of its master weight, 8 of AdamW's moments, 4 of Lion's.
+  const core::plan::LeastState least = core::plan::least_state(job, machines);
+  CHECK(least.bytes == 18 * parameters);
+  CHECK(least.devices == (least.bytes + device - 1) / device);
+  CHECK(core::plan::least_state(job_with("optimizer: {name: lion}\n"), machines).bytes == 14 * parameters);
+  CHECK(core::plan::least_state(job_with("optimizer: {offload: true}\n"), machines).bytes == 6 * parameters);
+  const std::vector<core::plan::NearLayout> near =
+      core::plan::near_changes(job, machines, core::plan::NoneFits::smallest);
+  for (const core::plan::NearLayout& change : near) CHECK(change.fits);
+  CHECK_THAT(
+      core::plan::near_text(job, machines, near),
+      Catch::Contains("no layout of 8 ranks fits: parameters, gradients and optimizer states alone need") &&
+          Catch::Contains("the memory of " + std::to_string(least.devices) + " devices"));
+}
+
 TEST_CASE("a job with experts that does not fit hears of memory for fewer rows of them", "[plan]") {
   const std::string sizes =
       "parallel: {pp: 4, ep: 8, dp: 16, zero: 1, schedule: interleaved, virtual_stages: 8, EXPERTS}\n"
@@ -365,8 +389,9 @@ TEST_CASE("a job with experts that does not fit hears of memory for fewer rows o
     const core::job::JobSpec job =
         job_of("preset: mixtral-8x7b, seq_len: 4096", with.replace(with.find("EXPERTS"), 7, experts));
     CHECK_FALSE(plan_of(job).fits);
-    return core::plan::near_text(
-        core::plan::near_changes(job, core::spec::job_topology(job), core::plan::NoneFits::nothing));
+    const parallel::Topology machines = core::spec::job_topology(job);
+    return core::plan::near_text(job, machines,
+                                 core::plan::near_changes(job, machines, core::plan::NoneFits::nothing));
   };
   CHECK_THAT(near_of("overlap_ep: true"), Catch::Contains("fits with parallel.ep_capacity: 2, if") &&
                                               Catch::Contains("parallel.ep_comm: all_to_all"));

@@ -121,6 +121,25 @@ class Looking(RunTest):
         self.assertIsNone(process.poll())
         self.assertEqual([p.name for p in self.root.glob("a.old*")], [])
 
+    def test_fresh_puts_the_earlier_output_back_if_the_run_does_not_begin(self):
+        job = self.trained()
+        before = self.kept()
+        self.assertIn("192.0.2.1", self.run_job(job, "--fresh", "--metrics-listen", "192.0.2.1:9464", status=2))
+        self.assertIn("nowhere.json: cannot be read", self.run_job(job, "--fresh", "--set", "evaluate.tokenizer=nowhere.json", "--set", "evaluate.every=5", status=4))
+        self.assert_kept(before)
+        self.assertEqual([p.name for p in self.root.glob("a.old*")], [])
+        self.assertIn("was moved to", self.run_job(job, "--set", "seed=3", "--fresh"))
+        self.assertEqual(len(list(self.root.glob("a.old*"))), 1)
+
+    def test_a_run_inside_the_directory_of_its_texts_is_refused(self):
+        texts = self.root / "texts"
+        texts.mkdir()
+        (texts / "a.txt").write_bytes((ROOT / "README.md").read_bytes())
+        for train in (texts, f"{texts}/**"):
+            output = self.run_job(self.job(), "--set", f"data.train={train}", "--set", f"output={texts}/run", status=2)
+            self.assertIn("lies in data.train", output)
+        self.assertEqual([p.name for p in texts.iterdir()], ["a.txt"])
+
     def test_fresh_is_refused_where_it_would_move_what_the_user_needs(self):
         job = self.trained()
         data = self.root / "a" / "data.txt"

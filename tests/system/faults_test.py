@@ -430,6 +430,13 @@ class Corruption(FaultsTest):
                 self.broken(name, *arguments)
                 self.assert_as_whole(name, *arguments)
 
+    def test_with_zero_3_a_part_of_16_bit_parameters_that_changes_is_named(self):
+        """It is in one rank's memory alone, and computing a step again reads it again."""
+        arguments = ["--set", "parallel.dp=2", "--set", "parallel.zero=3", "--set", "precision=bf16", "--set", "supervise.hash_every=5"]
+        output = self.broken("sent", *arguments, *faults({"kind": "flip_message", "step": 12, "rank": 1, "bit": 6}), status=8)
+        self.assertRegex(self.injected("sent")[0], "of what rank 1 sends in all_gather 'parameters' of group dp")
+        self.assertRegex(output, r"silent corruption in the state after step 11: at rank 1 it has changed before the update of step 12\n +copy of \S+")
+
     def test_of_two_replicas_both_are_named(self):
         output = self.broken("two", *DP2, "--set", "supervise.hash_every=1", *faults({"kind": "flip_gradient", "step": 14, "rank": 1}), status=8)
         self.assertIn("silent corruption in the state after step 14: ranks 0, 1 differ, and there is no majority that tells which is right", output)

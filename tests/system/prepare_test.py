@@ -2,6 +2,7 @@
 
 import array
 import pathlib
+import re
 import struct
 import sys
 import unicodedata
@@ -70,12 +71,13 @@ class TokenFiles(Prepare):
         shown = json.loads(subprocess.run([*inspect, "--json"], capture_output=True, check=True, text=True).stdout)
         self.assertEqual((shown["documents"], shown["tokens"], shown["tokenizer"]), (3000, len(tokens), str(tokenizer)))
         self.assertEqual(shown["tokenizer_hash"], dataset["tokenizer"]["hash"])
-        sample = json.loads(shown["first_document"])
+        self.assertEqual(shown["tokenizer_vocab"], dataset["tokenizer"]["vocab"])
+        sample = shown["first_document"]
         self.assertGreater(len(sample), 30)
         self.assertTrue((unicodedata.normalize("NFC", texts[0]) + "<|endoftext|>").startswith(sample.rstrip("\ufffd")), sample)
         lines = subprocess.run(inspect, capture_output=True, check=True, text=True).stdout
         self.assertIn(f"  tokens          {len(tokens)}\n  documents       3000\n", lines)
-        self.assertIn(f"  first document  {shown['first_document']}\n", lines)
+        self.assertEqual(json.loads(re.search(r"^  first document  (.*)$", lines, re.M)[1]), sample)
         other = subprocess.run([*inspect, "--tokenizer", TOKENIZERS / "gpt2.json"], capture_output=True, text=True)
         self.assertEqual(other.returncode, 4)
         self.assertIn("name the one that made the data by --tokenizer", other.stderr)

@@ -283,7 +283,7 @@ class Top(RunTest):
         for target, status, text in [(self.root / "empty", 2, "is not the output directory of a run"),
                                      (self.root / "none", 2, "there is no such directory"),
                                      ("http://127.0.0.1:1", 7, "nothing answers: Connection refused"),
-                                     ("https://127.0.0.1:1", 2, "metrics are served by http"),
+                                     ("https://127.0.0.1:1", 2, "metrics are served by http"), ("ftp://a", 2, "metrics are served by http"),
                                      ("http://no.such.host.invalid", 7, "the host is not found")]:
             with self.subTest(str(target)):
                 done = trainerd("top", "--once", target)

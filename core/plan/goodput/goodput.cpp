@@ -176,6 +176,7 @@ void check_scenario(const FailureScenario& s) {
             tier.name + ": times must be 0 or more");
     require(tier.every_steps >= 0 && tier.every_steps <= kMaxScenarioSteps,
             tier.name + ": every_steps must be 0 to 10^9");
+    if (!problems.empty()) continue;  // the numbers below are of those above
     const double between = static_cast<double>(tier.every_steps) * s.step_seconds;
     require(tier.every_steps == 0 || between >= tier.write_seconds,
             tier.name + ": a copy takes " + base::seconds_text(tier.write_seconds) +

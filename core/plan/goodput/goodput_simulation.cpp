@@ -269,6 +269,13 @@ void check_events(const FailureScenario& s, const std::vector<TierPlan>& plans, 
   double interruptions = s.planned_per_second;
   for (const FailureKind& kind : s.kinds)
     interruptions += kind.per_node_second * static_cast<double>(s.nodes);
+  // An interval that follows from rare failures may be longer: then none of them are expected either.
+  const bool given = !plans.empty() && !plans.front().optimum;
+  const double apart = s.step_seconds * static_cast<double>(given ? plans.front().tier.every_steps : 1);
+  if (apart > o.weeks * kWeek)
+    throw base::spec_error(fmt::format(
+        "--weeks: {} takes {:.4g} weeks, and {:.4g} are simulated: give --weeks {:.4g} or more",
+        given ? "a save interval" : "a step", apart / kWeek, o.weeks, std::ceil(10 * apart / kWeek)));
   const double saves =
       plans.empty() ? 0 : 1 / (static_cast<double>(plans.front().tier.every_steps) * s.step_seconds);
   const double seconds = o.weeks * kWeek * static_cast<double>(o.runs);

@@ -171,20 +171,32 @@ double canary_seconds(const Plan& plan, const parallel::Layout& layout,
   return time.step_seconds - time.mean[base::LedgerPart::optimizer];
 }
 
+/// The parameters of the whole model.
+std::vector<model::ParamInfo> all_parameters(const job::ModelOptions& model) {
+  const parallel::ChunkSpan whole{.first_layer = 0, .layers = model.layers, .embedding = true, .head = true};
+  return model::declare_parameters(model, {&whole, 1}, 1, false, model::kLogicalVocab).infos;
+}
+
+kernels::DType master_dtype(const model::ParamInfo& info, const job::PrecisionRecipe& p) {
+  return info.biases_of_layer >= 0 ? kernels::DType::f32 : p.master;
+}
+
+/// Bytes of the optimizer's states of one element.
+std::int64_t state_bytes(const job::JobSpec& job, const model::ParamInfo& info) {
+  std::int64_t bytes = 0;
+  for (const std::string& state : train::optimizer_states(job.optimizer, info))
+    bytes += kernels::size_of(model::state_dtype(state, job.precision));
+  return bytes;
+}
+
 void plan_checkpoints(Plan& plan, const StageRecords& records) {
   const Topology& t = plan.topology;
   constexpr double kDay = 86400;
-  const job::PrecisionRecipe& p = plan.job.precision;
-  const parallel::ChunkSpan whole{
-      .first_layer = 0, .layers = plan.job.model.layers, .embedding = true, .head = true};
-  for (const model::ParamInfo& info :
-       model::declare_parameters(plan.job.model, {&whole, 1}, 1, false, model::kLogicalVocab).infos)
-    if (info.trainable) {
-      std::int64_t bytes = kernels::size_of(info.biases_of_layer >= 0 ? kernels::DType::f32 : p.master);
-      for (const std::string& state : train::optimizer_states(plan.job.optimizer, info))
-        bytes += kernels::size_of(model::state_dtype(state, p));
-      plan.checkpoint.bytes += info.shard.logical.numel() * bytes;
-    }
+  for (const model::ParamInfo& info : all_parameters(plan.job.model))
+    if (info.trainable)
+      plan.checkpoint.bytes +=
+          info.shard.logical.numel() *
+          (kernels::size_of(master_dtype(info, plan.job.precision)) + state_bytes(plan.job, info));
   std::int64_t snapshot = 0;
   for (const auto& record : records.of_rank) snapshot = std::max(snapshot, record->snapshot_bytes);
   if (t.host_bytes_per_second > 0)
@@ -242,6 +254,32 @@ Plan make_plan(const job::JobSpec& job, const Topology& topology, const PlanChan
   if (plan.timed && job::has_canary(as_run))
     plan.canary_seconds = canary_seconds(plan, layout, slots, groups);
   return plan;
+}
+
+LeastState least_state(const job::JobSpec& job, const parallel::Topology& topology) {
+  const job::PrecisionRecipe& p = job.precision;
+  const parallel::ParallelOptions& layout = job.parallel;
+  const std::int64_t snapshots = rank::host_snapshots(job);
+  LeastState least;
+  for (const model::ParamInfo& info : all_parameters(job.model)) {
+    const bool biases = info.biases_of_layer >= 0, one_copy = biases || p.master == p.params;
+    const std::int64_t elements = info.shard.logical.numel();
+    const auto hold = [&](bool offloaded, std::int64_t bytes) {
+      (offloaded ? least.host_bytes : least.bytes) += elements * bytes;
+    };
+    hold(layout.offload_params, kernels::size_of(biases ? kernels::DType::f32 : p.params));
+    if (!info.trainable) continue;
+    if (!biases) hold(layout.offload_grads, kernels::size_of(p.grads));
+    const std::int64_t master = kernels::size_of(master_dtype(info, p)), states = state_bytes(job, info);
+    hold(job.optimizer.offload, (one_copy ? 0 : master) + states);
+    least.host_bytes += snapshots * elements * (master + states);
+  }
+  const std::int64_t device = device_bytes(topology, layout.ranks()),
+                     nodes = (layout.ranks() + topology.devices_per_node - 1) / topology.devices_per_node,
+                     host = topology.node_memory_bytes * nodes;
+  if (device > 0) least.devices = (least.bytes + device - 1) / device;
+  least.fits = least.devices <= layout.ranks() && (host == 0 || least.host_bytes <= host);
+  return least;
 }
 
 std::vector<RampPlan> ramp_plans(const job::JobSpec& job, const parallel::Topology& topology) {

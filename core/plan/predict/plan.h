@@ -110,8 +110,19 @@ Plan make_plan(const job::JobSpec& job, const parallel::Topology& topology, cons
 /// The times of the steps of `batch.ramp`; none for a topology without rates.
 std::vector<RampPlan> ramp_plans(const job::JobSpec& job, const parallel::Topology& topology);
 
-/// One indented line per change.
-std::string near_text(const std::vector<NearLayout>& near);
+/// What a job's ranks hold of its parameters, gradients and optimizer states together, if each element is on
+/// one of them: what no layout goes below.
+struct LeastState {
+  std::int64_t bytes = 0;       ///< on devices
+  std::int64_t host_bytes = 0;  ///< what is offloaded, and snapshots
+  std::int64_t devices = 0;     ///< that have `bytes` of memory; 0: unknown
+  bool fits = true;             ///< false: the job's devices, or their nodes, have less memory
+};
+LeastState least_state(const job::JobSpec& job, const parallel::Topology& topology);
+
+/// One indented line per change of a job that does not fit; if there are none, how many devices it needs.
+std::string near_text(const job::JobSpec& job, const parallel::Topology& topology,
+                      const std::vector<NearLayout>& near);
 
 /// Memory available to a rank: its device's, or its share of the node's.
 std::int64_t device_bytes(const parallel::Topology& topology, std::int64_t ranks);

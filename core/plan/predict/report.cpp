@@ -248,9 +248,22 @@ Json memory_json(const Plan& plan) {
 
 }  // namespace
 
-std::string near_text(const std::vector<NearLayout>& near) {
+std::string near_text(const job::JobSpec& job, const parallel::Topology& topology,
+                      const std::vector<NearLayout>& near) {
   std::string text;
-  if (near.empty()) text = "  no layout of these ranks fits: use more of them\n";
+  const LeastState least = least_state(job, topology);
+  if (least.devices > job.parallel.ranks())
+    text = fmt::format(
+        "  no layout of {} ranks fits: parameters, gradients and optimizer states alone need {:.1f} GiB, the "
+        "memory of {} devices\n",
+        job.parallel.ranks(), gib(least.bytes), least.devices);
+  else if (!least.fits)
+    text = fmt::format(
+        "  no layout of {} ranks fits: snapshots{} alone need {:.1f} GiB, and their nodes have less memory\n",
+        job.parallel.ranks(),
+        job.optimizer.offload || job.parallel.offloads_state() ? " and offloaded state" : "",
+        gib(least.host_bytes));
+  else if (near.empty()) text = "  no layout of these ranks fits: use more of them\n";
   else if (!near.front().fits) text = "  no layout of these ranks fits: use more of them; nearest come\n";
   for (const NearLayout& n : near)
     text += fmt::format("  {}{} ({:.1f} GiB{})\n", n.fits ? "fits with " : "  ",
@@ -291,7 +304,7 @@ std::string head_text(const Plan& plan) {
           : fmt::format("does not fit: stage {} needs {:.1f} GiB and a device has {:.1f} GiB\n",
                         plan.worst_stage, gib(plan.peak_bytes), gib(plan.device_bytes));
   text += padding_text(plan.job);
-  return plan.fits ? text : text + near_text(plan.near);
+  return plan.fits ? text : text + near_text(plan.job, plan.topology, plan.near);
 }
 
 }  // namespace

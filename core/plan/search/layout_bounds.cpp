@@ -142,7 +142,7 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const Places& place
   costs.backward = fastest[ActionKind::backward];
   costs.backward_input = fastest[ActionKind::backward_input];
   costs.backward_weight = fastest[ActionKind::backward_weight];
-  costs.update = seconds_of(record.after, kernels::Operator::adamw_update);
+  costs.update = seconds_of(record.after, kernels::Operator::param_update);
   // With measured curves several small operators may be faster than a large one, because of caches.
   if (!t.measured.known()) costs.norm = seconds_of(record.after, kernels::Operator::block_square_sums);
   return costs;

@@ -41,7 +41,8 @@ void on_threads(int threads, const Work& work) {
   if (error) std::rethrow_exception(error);
 }
 
-enum class Goal : std::uint8_t { time, memory };
+/// bound: the layouts with the smallest bounds on memory, without a look at others.
+enum class Goal : std::uint8_t { time, memory, bound };
 
 /// Finds the best of a list of layouts.
 class Search {
@@ -64,13 +65,13 @@ class Search {
     std::vector<std::size_t> order;
     const std::int64_t most = device_bytes(parts_.topology(), parts_.job().parallel.ranks());
     for (std::size_t i = 0; i < choices_.size(); ++i)
-      if (goal == Goal::memory || bounds_[i].bytes <= most) order.push_back(i);
+      if (goal != Goal::time || bounds_[i].bytes <= most) order.push_back(i);
     if (goal == Goal::time) too_large_ = static_cast<std::int64_t>(choices_.size() - order.size());
     const bool by_time = goal == Goal::time && has_rates(parts_.topology(), parts_.job());
     // Without times, the layout that saves least memory is taken to lose least speed.
     const auto bound_of = [&](std::size_t i) {
       const auto bytes = static_cast<double>(bounds_[i].bytes);
-      return goal == Goal::memory ? bytes : by_time ? bounds_[i].seconds : -bytes;
+      return goal != Goal::time ? bytes : by_time ? bounds_[i].seconds : -bytes;
     };
     std::stable_sort(order.begin(), order.end(),
                      [&](std::size_t a, std::size_t b) { return bound_of(a) < bound_of(b); });
@@ -79,22 +80,23 @@ class Search {
     std::atomic<std::size_t> next{0};
     std::atomic<double> enough{kFar};
     std::mutex mutex;
-    // Without times the first layouts that fit are taken. One thread does this, so that the result is
-    // reproducible.
-    on_threads(goal == Goal::time && !by_time ? 1 : threads_, [&] {
+    // Without times the first layouts that fit are taken, and by bounds the first. One thread does this, so
+    // that the result is reproducible.
+    const bool first = goal == Goal::bound || (goal == Goal::time && !by_time);
+    on_threads(first ? 1 : threads_, [&] {
       for (std::size_t at = next.fetch_add(1); at < order.size(); at = next.fetch_add(1)) {
         if (bound_of(order[at]) > enough) return;
         const auto layout = plan(choices_[order[at]]);
         if (!layout || (goal == Goal::time && !layout->fits)) continue;
-        const double value = goal == Goal::memory ? static_cast<double>(layout->peak_bytes)
-                             : by_time            ? layout->step_seconds
-                                                  : static_cast<double>(at);
+        const double value = goal != Goal::time ? static_cast<double>(layout->peak_bytes)
+                             : by_time          ? layout->step_seconds
+                                                : static_cast<double>(at);
         const std::lock_guard lock(mutex);
         Found f{value, layout->peak_bytes, order[at], *layout};
         found.insert(std::upper_bound(found.begin(), found.end(), f), f);
         if (found.size() > keep_) found.pop_back();
         // Layouts with an equal value are still planned, because memory decides between them.
-        if (found.size() == keep_) enough = goal == Goal::time && !by_time ? -kFar : found.back().value;
+        if (found.size() == keep_) enough = first ? -kFar : found.back().value;
       }
     });
     std::vector<RankedLayout> ranked;
@@ -160,6 +162,28 @@ int threads_of(const SearchOptions& options) {
                              : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+std::vector<RankedLayout> near_layouts(const job::JobSpec& job, const parallel::Topology& topology,
+                                       NoneFits otherwise) {
+  constexpr std::size_t kEnough = 3;
+  if (!least_state(job, topology).fits) return {};
+  const LayoutChoice own = choice_of(job);
+  const std::vector<LayoutChoice> all = all_layouts(job, topology);
+  std::vector<std::vector<LayoutChoice>> by_changes;
+  for (const LayoutChoice& c : all) {
+    const std::size_t n = changes(own, c);
+    if (by_changes.size() <= n) by_changes.resize(n + 1);
+    by_changes[n].push_back(c);
+  }
+  LayoutParts parts(job, topology);
+  LayoutBounds bounds(parts);
+  for (std::size_t n = 1; n < by_changes.size(); ++n) {
+    auto fitting = Search(parts, bounds, by_changes[n], kEnough, threads_of({})).best(Goal::time);
+    if (!fitting.empty()) return fitting;
+  }
+  if (otherwise == NoneFits::nothing) return {};
+  return Search(parts, bounds, all, kEnough, threads_of({})).best(Goal::memory);
+}
+
 }  // namespace
 
 SearchResult search_layouts(const job::JobSpec& job, const parallel::Topology& topology,
@@ -179,7 +203,8 @@ SearchResult search_layouts(const job::JobSpec& job, const parallel::Topology& t
   SearchResult result;
   result.timed = has_rates(topology, job);
   result.best = search.best(Goal::time);
-  if (result.best.empty()) result.nearest = search.best(Goal::memory);
+  if (result.best.empty())
+    result.nearest = search.best(least_state(job, topology).fits ? Goal::memory : Goal::bound);
   if (result.best.empty() && result.nearest.empty()) result.refused = search.refused();
   result.layouts = static_cast<std::int64_t>(choices.size());
   result.too_large = search.too_large();
@@ -189,40 +214,12 @@ SearchResult search_layouts(const job::JobSpec& job, const parallel::Topology& t
   return result;
 }
 
-std::vector<RankedLayout> near_layouts(const job::JobSpec& job, const parallel::Topology& topology,
-                                       std::size_t keep) {
-  const LayoutChoice own = choice_of(job);
-  std::vector<std::vector<LayoutChoice>> by_changes;
-  for (const LayoutChoice& c : all_layouts(job, topology)) {
-    const std::size_t n = changes(own, c);
-    if (by_changes.size() <= n) by_changes.resize(n + 1);
-    by_changes[n].push_back(c);
-  }
-  LayoutParts parts(job, topology);
-  LayoutBounds bounds(parts);
-  for (std::size_t n = 1; n < by_changes.size(); ++n) {
-    auto fitting = Search(parts, bounds, by_changes[n], keep, threads_of({})).best(Goal::time);
-    if (!fitting.empty()) return fitting;
-  }
-  return {};
-}
-
-std::vector<RankedLayout> smallest_layouts(const job::JobSpec& job, const parallel::Topology& topology,
-                                           std::size_t keep) {
-  const std::vector<LayoutChoice> all = all_layouts(job, topology);
-  LayoutParts parts(job, topology);
-  LayoutBounds bounds(parts);
-  return Search(parts, bounds, all, keep, threads_of({})).best(Goal::memory);
-}
-
 std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::Topology& topology,
                                      NoneFits otherwise) {
-  constexpr std::size_t kEnough = 3;
   const LayoutChoice own = choice_of(job);
   std::vector<NearLayout> changes;
-  std::vector<RankedLayout> layouts = near_layouts(job, topology, kEnough);
-  if (layouts.empty() && otherwise == NoneFits::smallest) layouts = smallest_layouts(job, topology, kEnough);
   const auto add_if_it_fits = [&](const job::JobSpec& changed, const char* change) {
+    if (!least_state(changed, topology).fits) return false;
     const Plan plan = make_plan(changed, topology);
     if (plan.fits) changes.push_back({change, plan.peak_bytes, true, plan.time.step_seconds});
     return plan.fits;
@@ -262,7 +259,7 @@ std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::To
                        "offload_params: true, offload_grads: true, offload_activations: true}");
     }
   }
-  for (const RankedLayout& near : layouts) {
+  for (const RankedLayout& near : near_layouts(job, topology, otherwise)) {
     std::string change;
     for (const std::string& key : differences(own, near.choice)) change += (change.empty() ? "" : ", ") + key;
     changes.push_back({change, near.peak_bytes, near.fits, near.step_seconds});

@@ -30,11 +30,12 @@ struct RankedLayout {
 };
 
 struct SearchResult {
-  std::vector<RankedLayout> best;     ///< that fit, fastest first; on ties least memory first
-  std::vector<RankedLayout> nearest;  ///< if none fits: layouts with least memory
-  std::string refused = {};           ///< if none can be planned: the reason for one of them
-  std::int64_t layouts = 0;           ///< layouts in the space
-  std::int64_t too_large = 0;         ///< too large by their bound, so not planned
+  std::vector<RankedLayout> best;  ///< that fit, fastest first; on ties least memory first
+  /// if none fits: layouts with least memory; by their bounds alone if the ranks have less than `least_state`
+  std::vector<RankedLayout> nearest;
+  std::string refused = {};    ///< if none can be planned: the reason for one of them
+  std::int64_t layouts = 0;    ///< layouts in the space
+  std::int64_t too_large = 0;  ///< too large by their bound, so not planned
   std::int64_t planned = 0;
   std::int64_t device_bytes = 0;
   double seconds = 0;  ///< duration of the search
@@ -49,18 +50,12 @@ struct SearchResult {
 SearchResult search_layouts(const job::JobSpec& job, const parallel::Topology& topology,
                             const SearchOptions& options = {});
 
-/// Layouts with the fewest changes to the job's among those that fit, fastest first. Without rates those that
-/// use most memory come first.
-std::vector<RankedLayout> near_layouts(const job::JobSpec& job, const parallel::Topology& topology,
-                                       std::size_t keep);
-/// For a job that fits with no layout: the layouts with least memory.
-std::vector<RankedLayout> smallest_layouts(const job::JobSpec& job, const parallel::Topology& topology,
-                                           std::size_t keep);
-
-/// What near_changes returns if no near layout fits.
+/// What near_changes returns if no layout fits.
 enum class NoneFits : std::uint8_t { nothing, smallest };
-/// Changes that make a job fit: attention's backward, if that alone is enough, then those of `near_layouts`.
-/// If there are none of the latter and `otherwise` asks for it, those of `smallest_layouts`.
+/// Changes that make a job fit: attention's backward or offloading, if that alone is enough, then the layouts
+/// with the fewest changes to the job's among those that fit, fastest first. Without rates those that use
+/// most memory come first. If none fits and `otherwise` asks for it, the layouts with least memory. No
+/// layouts if the ranks have less memory than `least_state`.
 std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::Topology& topology,
                                      NoneFits otherwise);
 

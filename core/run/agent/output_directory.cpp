@@ -17,6 +17,7 @@
 #include <variant>
 
 #include "core/run/coordinator/coordinator.h"
+#include "core/run/log/log.h"
 #include "core/spec/spec.h"
 #include "io/lines/log_lines.h"
 #include "io/lines/step_log.h"
@@ -97,6 +98,23 @@ std::string content_of(const std::string& path) {
 }
 
 }  // namespace
+
+MovedAside& MovedAside::operator=(MovedAside&& other) noexcept {
+  std::swap(from_, other.from_), std::swap(to_, other.to_), std::swap(stays_, other.stays_);
+  return *this;
+}
+
+void MovedAside::put_back() noexcept {
+  if (stays_ || to_.empty()) return;
+  try {
+    if (!std::filesystem::is_directory(to_)) throw base::spec_error("it is not there any more");
+    std::filesystem::remove_all(from_);
+    std::filesystem::rename(to_, from_);
+    log::info("the run did not begin: the output of the earlier run is at {} again", from_);
+  } catch (const std::exception& error) {
+    log::warn("the output of the earlier run was not put back from {}: {}", to_, error.what());
+  }
+}
 
 OutputDirectory::OutputDirectory(const std::string& path, Earlier earlier,
                                  const std::optional<LeadMark>& lead)
@@ -196,7 +214,7 @@ void OutputDirectory::move_aside() {
     throw base::spec_error("--fresh: cannot rename " + real.string() + " to " + to + ": " +
                            base::errno_text(errno) +
                            "; move it yourself, or set `output` to another directory");
-  moved_to_ = to;
+  earlier_ = MovedAside(real.string(), to);
   std::filesystem::create_directories(real, error);
   if (error) unwritable(real, error.value());
   lock({});

@@ -3,12 +3,33 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "core/job/job.h"
 #include "core/run/coordinator/lead_mark.h"
 #include "kernels/base/fd.h"
 
 namespace trainerd::core::run {
+
+/// A directory that was renamed, and is renamed back in place of a new one unless that is in use.
+class MovedAside {
+ public:
+  MovedAside() = default;
+  MovedAside(std::string from, std::string to) : from_(std::move(from)), to_(std::move(to)) {}
+  MovedAside(MovedAside&& other) noexcept
+      : from_(std::move(other.from_)), to_(std::move(other.to_)), stays_(std::exchange(other.stays_, true)) {}
+  MovedAside& operator=(MovedAside&& other) noexcept;
+  ~MovedAside() { put_back(); }
+
+  const std::string& to() const { return to_; }
+  void stay() { stays_ = true; }
+
+ private:
+  /// Removes what is at the old place. A failure is logged.
+  void put_back() noexcept;
+  std::string from_, to_;
+  bool stays_ = false;
+};
 
 /// A run's output directory, locked by one agent at a time. Holds job.yaml, run.json, starts.jsonl,
 /// gemm-algorithms.txt, steps.jsonl, samples.jsonl, events.jsonl, tensorboard/, mlflow.json, report.html,
@@ -19,11 +40,11 @@ class OutputDirectory {
   /// Treatment of an earlier run's output.
   enum class Earlier { kept, moved_aside };
   /// Creates the directory and locks it; `path` may be a file:// URI. An output to be moved aside is first
-  /// renamed to `<path>.old-YYYYmmdd-HHMMSS` (UTC). Throws SpecError if it cannot be created or written, or
-  /// another run holds it; CheckpointError if the disk is full. An agent that leads through a coordinator
-  /// marks it with `lead` and takes it over from a holder with an older lead: that agent may be frozen with
-  /// its lock and logs open. The lock and logs then become new files, so that its late writes have no effect.
-  /// Throws LeadLost if the holder has a newer lead.
+  /// renamed to `<path>.old-YYYYmmdd-HHMMSS` (UTC), and back again if the object ends without `begin`. Throws
+  /// SpecError if it cannot be created or written, or another run holds it; CheckpointError if the disk is
+  /// full. An agent that leads through a coordinator marks it with `lead` and takes it over from a holder
+  /// with an older lead: that agent may be frozen with its lock and logs open. The lock and logs then become
+  /// new files, so that its late writes have no effect. Throws LeadLost if the holder has a newer lead.
   explicit OutputDirectory(const std::string& path, Earlier earlier = Earlier::kept,
                            const std::optional<LeadMark>& lead = {});
   /// For a node that does not lead: the directory that the leader has marked. Throws SpecError if the mark
@@ -50,7 +71,9 @@ class OutputDirectory {
   std::string keep_lock();
 
   /// New path of an earlier run's output; empty if it was not moved.
-  const std::string& moved_to() const { return moved_to_; }
+  const std::string& moved_to() const { return earlier_.to(); }
+  /// The run begins: an earlier run's output stays where it was moved.
+  void begin() { earlier_.stay(); }
   /// The last step that an earlier run here recorded or saved a checkpoint of; none without such records.
   /// Throws SpecError if they cannot be read.
   std::optional<std::int64_t> recorded_step() const;
@@ -94,8 +117,9 @@ class OutputDirectory {
   void take_lock_over(const LeadMark& lead);
   void renew_logs() const;
   void move_aside();
-  std::string path_, moved_to_;
+  std::string path_;
   base::UniqueFd lock_;
+  MovedAside earlier_;  ///< put back before the lock ends
 };
 
 }  // namespace trainerd::core::run

@@ -53,6 +53,20 @@ bool holds_a_run(const fs::path& output) {
   return fs::exists(output / "run.json", error) || fs::exists(output / "steps.jsonl", error);
 }
 
+/// Throws if the run's own files would be read as training text.
+void refuse_output_in_data(const job::JobSpec& job, const fs::path& output) {
+  if (job.data.format != io::DataFormat::text) return;
+  for (const auto& [key, path] : paths_read(job)) {
+    std::error_code error;
+    const bool all_below = fs::is_directory(path, error) || path.find("**") != std::string::npos;
+    const fs::path top = fs::weakly_canonical(without_pattern(path), error);
+    if (key.starts_with("data.") && all_below && !error && lies_in(top, output))
+      throw base::spec_error("output: " + job.output + " lies in " + key + ", " + path +
+                             ", of which every file is read, so also what the run writes: set `output` to a "
+                             "directory outside it");
+  }
+}
+
 }  // namespace
 
 void require_safe_output(const AgentOptions& options) {
@@ -70,6 +84,7 @@ void require_safe_output(const AgentOptions& options) {
   if (here != output && lies_in(output, here) && !holds_a_run(output))
     throw base::spec_error("output: the working directory lies in " + output.string() +
                            ", which no run has written: name a directory of the run's own");
+  refuse_output_in_data(job, output);
   if (!options.fresh || !fs::exists(output, error)) return;
   const auto refuse = [&](const std::string& what) {
     throw base::spec_error("--fresh: " + what + " lies in the output " + job.output +

@@ -55,7 +55,8 @@ PlannedRanks plan_ranks(const job::JobSpec& job, const parallel::Layout& layout,
       rank::require_fits(plans.here, job, topology, rank::host_snapshots(job), here.first);
     } catch (const base::CapacityError& e) {
       throw base::capacity_error(
-          e.what() + ("\n" + plan::near_text(plan::near_changes(job, topology, plan::NoneFits::nothing))));
+          e.what() + ("\n" + plan::near_text(job, topology,
+                                             plan::near_changes(job, topology, plan::NoneFits::nothing))));
     }
     if (leads && here.count < layout.grid.ranks()) add_others(job, layout, topology, here, plans.known);
     return plans;

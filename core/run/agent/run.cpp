@@ -159,6 +159,7 @@ AgentResult Run::run() {
   }
   begin_faults();
   preflight_.begin();
+  output_.begin();
   begin();
   if (planned_) plan_check_.emplace(*std::move(planned_), step_, job_.steps);
   begin_time_limit();

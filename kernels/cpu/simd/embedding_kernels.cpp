@@ -3,15 +3,15 @@
 namespace trainerd::kernels::TRAINERD_SIMD {
 namespace {
 
-template <class T, class W>
+template <class T>
 void forward_rows(const EmbeddingForward& a, std::int64_t begin, std::int64_t end) {
   const std::int64_t d = a.table_VD.size(1), held = a.table_VD.size(0);
   for (std::int64_t t = begin; t < end; ++t) {
     const std::int64_t row = at<std::int32_t>(a.tokens_T)[t] - a.first_row;
-    const W* token = row >= 0 && row < held ? at<W>(a.table_VD, row * d) : nullptr;
-    const W* place = nullptr;
+    const T* token = row >= 0 && row < held ? at<T>(a.table_VD, row * d) : nullptr;
+    const T* place = nullptr;
     if (a.positions_table_SD.defined())
-      place = at<W>(a.positions_table_SD, at<std::int32_t>(a.positions_T)[t] * d);
+      place = at<T>(a.positions_table_SD, at<std::int32_t>(a.positions_T)[t] * d);
     T* out = at<T>(a.out_TD, t * d);
     if (token != nullptr && place != nullptr)
       for_each_vec(d, [&](auto get, auto put) { put(out, get(token) + get(place)); });
@@ -65,8 +65,7 @@ void backward_row(const EmbeddingBackward& a, std::int64_t row, const std::int32
 }  // namespace
 
 void embedding_forward(const EmbeddingForward& a, std::int64_t begin, std::int64_t end) {
-  with_weight_types(a.out_TD.dtype, a.table_VD.dtype,
-                    [&](auto t, auto w) { forward_rows<decltype(t), decltype(w)>(a, begin, end); });
+  with_type(a.out_TD.dtype, [&](auto t) { forward_rows<decltype(t)>(a, begin, end); });
 }
 
 void embedding_row(const EmbeddingBackward& a, std::int64_t row, const std::int32_t* order,

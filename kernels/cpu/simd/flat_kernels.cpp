@@ -17,7 +17,7 @@ inline Vec round_by(Vec x, const std::uint32_t* random, int shift) {
 }
 
 template <class G, class P, class W, class M>
-void adamw_run(const AdamwRun& a) {
+void param_run(const ParamRun& a) {
   const G* grads = as<G>(a.grads);
   P* params = as<P>(a.params);
   W* master = as<W>(a.master);
@@ -27,15 +27,26 @@ void adamw_run(const AdamwRun& a) {
   const Vec b1 = broadcast(a.beta1), b2 = broadcast(a.beta2), decay = broadcast(a.weight_decay);
   const Vec rest1 = broadcast(1.0f - a.beta1), rest2 = broadcast(1.0f - a.beta2);
   const Vec c1 = broadcast(a.correction1), c2 = broadcast(a.correction2);
+  const UpdateRule rule = a.rule;
   const auto update = [&](auto get, auto put, bool want_params) {
-    const Vec g = get(grads) * factor;
-    const Vec m = fma(b1, get(moment1), rest1 * g);
-    const Vec v = fma(b2, get(moment2), rest2 * g * g);
-    const Vec w = get(master);
-    const Vec step = fma(decay, w, m * c1 / (sqrt(v * c2) + eps));
-    const Vec updated = fnma(lr, step, w);
+    const Vec g = get(grads) * factor, before = get(moment1), w = get(master);
+    Vec m, last, move;  // `last`: the last moment
+    if (rule == UpdateRule::adamw) {
+      m = fma(b1, before, rest1 * g);
+      last = fma(b2, get(moment2), rest2 * g * g);
+      move = m * c1 / (sqrt(last * c2) + eps);
+    } else if (rule == UpdateRule::lion) {
+      move = sign(fma(b1, before, rest1 * g));
+      m = last = fma(b2, before, rest2 * g);
+    } else {
+      m = last = fma(b1, before, g);
+      move = a.nesterov ? fma(b1, m, g) : m;
+    }
+    const Vec updated = fnma(lr, fma(decay, w, move), w);
+    if (random != nullptr && sizeof(M) == 2) last = round_by(last, random, 16);
+    if (rule == UpdateRule::adamw) put(moment2, last);
+    else m = last;
     put(moment1, m);
-    put(moment2, random != nullptr && sizeof(M) == 2 ? round_by(v, random, 16) : v);
     put(master, random != nullptr && sizeof(W) == 2 ? round_by(updated, random, 0) : updated);
     if (want_params) put(params, updated);
     if (random != nullptr) random += kLanes;
@@ -129,14 +140,14 @@ void hash_words(const std::byte* x, std::int64_t index, std::int64_t words, std:
   sums[1] = second;
 }
 
-void adamw(const AdamwRun& run) {
+void param_update(const ParamRun& run) {
   with_state_type(run.moment_dtype, [&](auto m) {
     // Gradients of fp16 parameters are fp32.
-    if (run.param_dtype == DType::f16) return adamw_run<float, Fp16, float, decltype(m)>(run);
+    if (run.param_dtype == DType::f16) return param_run<float, Fp16, float, decltype(m)>(run);
     with_state_type(run.grad_dtype, [&](auto g) {
-      if (run.master_dtype == DType::bf16) return adamw_run<decltype(g), Bf16, Bf16, decltype(m)>(run);
+      if (run.master_dtype == DType::bf16) return param_run<decltype(g), Bf16, Bf16, decltype(m)>(run);
       with_state_type(run.param_dtype,
-                      [&](auto p) { adamw_run<decltype(g), decltype(p), float, decltype(m)>(run); });
+                      [&](auto p) { param_run<decltype(g), decltype(p), float, decltype(m)>(run); });
     });
   });
 }

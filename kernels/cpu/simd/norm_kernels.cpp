@@ -3,12 +3,12 @@
 namespace trainerd::kernels::TRAINERD_SIMD {
 namespace {
 
-template <class T, class W>
+template <class T>
 void norm_forward_rows(const AddNormForward& a, std::int64_t begin, std::int64_t end) {
   const std::int64_t d = a.residual_TD.size(1);
   const float inverse_d = 1.0f / static_cast<float>(d);
-  const W* weight = at<W>(a.weight_D);
-  const W* bias = at<W>(a.bias_D);
+  const T* weight = at<T>(a.weight_D);
+  const T* bias = at<T>(a.bias_D);
   const Vec offset = broadcast(a.weight_offset);
   for (std::int64_t t = begin; t < end; ++t) {
     const T* x = at<T>(a.residual_TD, t * d);
@@ -58,13 +58,13 @@ void norm_forward_rows(const AddNormForward& a, std::int64_t begin, std::int64_t
 /// With xh = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - xh mean(g xh)) + dsum. The RMS norm
 /// has neither the mean nor the term mean(g) (Zhang and Sennrich, arXiv 1910.07467). dweight = sum of dy xh
 /// over rows.
-template <class T, class W>
+template <class T>
 void norm_backward_rows(const AddNormBackward& a, std::int64_t begin, std::int64_t end, float* dweight,
                         float* dbias) {
   const std::int64_t d = a.sum_TD.size(1);
   const float inverse_d = 1.0f / static_cast<float>(d);
   const bool layer = a.kind == NormKind::layer;
-  const W* weight = at<W>(a.weight_D);
+  const T* weight = at<T>(a.weight_D);
   const Vec offset = broadcast(a.weight_offset);
   clear(dweight, d);
   if (dbias != nullptr) clear(dbias, d);
@@ -100,15 +100,12 @@ void norm_backward_rows(const AddNormBackward& a, std::int64_t begin, std::int64
 }  // namespace
 
 void add_norm_forward(const AddNormForward& a, std::int64_t begin, std::int64_t end) {
-  with_weight_types(a.residual_TD.dtype, a.weight_D.dtype,
-                    [&](auto t, auto w) { norm_forward_rows<decltype(t), decltype(w)>(a, begin, end); });
+  with_type(a.residual_TD.dtype, [&](auto t) { norm_forward_rows<decltype(t)>(a, begin, end); });
 }
 
 void add_norm_backward(const AddNormBackward& a, std::int64_t begin, std::int64_t end, float* dweight,
                        float* dbias) {
-  with_weight_types(a.sum_TD.dtype, a.weight_D.dtype, [&](auto t, auto w) {
-    norm_backward_rows<decltype(t), decltype(w)>(a, begin, end, dweight, dbias);
-  });
+  with_type(a.sum_TD.dtype, [&](auto t) { norm_backward_rows<decltype(t)>(a, begin, end, dweight, dbias); });
 }
 
 void sum_partials(const float* partial, std::int64_t rows, std::int64_t stride, std::int64_t n, DType dtype,

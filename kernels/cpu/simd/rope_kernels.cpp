@@ -42,12 +42,12 @@ float rstd_of(float squares, std::int64_t e, float eps) {
 
 /// A part of a head, either rotated or not: y = rotate(x rstd (offset + weight)). `weight` null: no norm. y
 /// may be x.
-template <class T, class W>
-void part_forward(const T* x, T* y, std::int64_t e, const W* weight, float weight_offset, float rstd,
+template <class T>
+void part_forward(const T* x, T* y, std::int64_t e, const T* weight, float weight_offset, float rstd,
                   Rotation rotation) {
   const Vec offset = broadcast(weight_offset);
   const Vec scale = broadcast(rstd);
-  const auto normed = [&](auto get, const T* from, const W* w) {
+  const auto normed = [&](auto get, const T* from, const T* w) {
     return w == nullptr ? get(from) : get(from) * scale * (get(w) + offset);
   };
   if (rotation.cos == nullptr) {
@@ -55,7 +55,7 @@ void part_forward(const T* x, T* y, std::int64_t e, const W* weight, float weigh
     return;
   }
   const std::int64_t half = e / 2;
-  const W* weight_high = weight == nullptr ? nullptr : weight + half;
+  const T* weight_high = weight == nullptr ? nullptr : weight + half;
   for_each_vec(half, [&](auto get, auto put) {
     const Vec low = normed(get, x, weight), high = normed(get, x + half, weight_high);
     const Vec c = get(rotation.cos), s = get(rotation.sin);
@@ -64,8 +64,8 @@ void part_forward(const T* x, T* y, std::int64_t e, const W* weight, float weigh
   });
 }
 
-template <class T, class W>
-void head_forward(const T* x, T* y, std::int64_t e, const W* weight, float weight_offset, float rstd,
+template <class T>
+void head_forward(const T* x, T* y, std::int64_t e, const T* weight, float weight_offset, float rstd,
                   Rotation rotation) {
   each_part(e, rotation, [&](std::int64_t first, std::int64_t count, const Rotation& of_part) {
     part_forward(x + first, y + first, count, weight == nullptr ? weight : weight + first, weight_offset,
@@ -97,8 +97,8 @@ HeadGradient<T> head_gradient(const T* dy, std::int64_t e, Rotation rotation) {
 }
 
 /// Sum of g w x over a part of a head, where w is the weight plus its offset.
-template <class T, class W>
-float part_products(const T* x, const T* dy, std::int64_t e, const W* weight, float weight_offset,
+template <class T>
+float part_products(const T* x, const T* dy, std::int64_t e, const T* weight, float weight_offset,
                     Rotation rotation) {
   const HeadGradient<T> gradient = head_gradient(dy, e, rotation);
   const Vec offset = broadcast(weight_offset);
@@ -113,8 +113,8 @@ float part_products(const T* x, const T* dy, std::int64_t e, const W* weight, fl
   return sum(products);
 }
 
-template <class T, class W>
-float head_products(const T* x, const T* dy, std::int64_t e, const W* weight, float weight_offset,
+template <class T>
+float head_products(const T* x, const T* dy, std::int64_t e, const T* weight, float weight_offset,
                     Rotation rotation) {
   float total = 0;
   each_part(e, rotation, [&](std::int64_t first, std::int64_t count, const Rotation& of_part) {
@@ -143,8 +143,8 @@ struct NormSums {
 };
 
 /// A part of a head, in place: replaces dy by dx = rstd (g w - x mean), and adds g x rstd to dweight.
-template <class T, class W>
-void part_backward(const T* x, T* dy, std::int64_t e, const W* weight, float weight_offset,
+template <class T>
+void part_backward(const T* x, T* dy, std::int64_t e, const T* weight, float weight_offset,
                    const NormSums& sums, Rotation rotation, float* dweight) {
   const HeadGradient<T> gradient = head_gradient<T>(dy, e, rotation);
   const Vec offset = broadcast(weight_offset), scale = broadcast(sums.rstd), mean = broadcast(sums.mean);
@@ -161,8 +161,8 @@ void part_backward(const T* x, T* dy, std::int64_t e, const W* weight, float wei
   });
 }
 
-template <class T, class W>
-void head_backward(const T* x, T* dy, std::int64_t e, const W* weight, float weight_offset,
+template <class T>
+void head_backward(const T* x, T* dy, std::int64_t e, const T* weight, float weight_offset,
                    const NormSums& sums, Rotation rotation, float* dweight) {
   each_part(e, rotation, [&](std::int64_t first, std::int64_t count, const Rotation& of_part) {
     part_backward(x + first, dy + first, count, weight + first, weight_offset, sums, of_part,
@@ -186,19 +186,19 @@ HeadRun keys_of(const Args& a) {
 }
 
 /// Sum of the products of all heads of a run.
-template <class T, class W>
-float run_products(std::int64_t e, HeadRun run, const T* x, const T* dy, const W* weight, float weight_offset,
+template <class T>
+float run_products(std::int64_t e, HeadRun run, const T* x, const T* dy, const T* weight, float weight_offset,
                    Rotation rotation) {
   float total = 0;
   for (std::int64_t h = 0; h < run.count; ++h) {
     const std::int64_t at = (run.first + h) * e;
-    total += head_products<T, W>(x + at, dy + at, e, weight + h * e, weight_offset, rotation);
+    total += head_products<T>(x + at, dy + at, e, weight + h * e, weight_offset, rotation);
   }
   return total;
 }
 
-template <class T, class W>
-void forward_run(const QkNormRopeForward& a, std::int64_t t, HeadRun run, const T* x, T* y, const W* weight,
+template <class T>
+void forward_run(const QkNormRopeForward& a, std::int64_t t, HeadRun run, const T* x, T* y, const T* weight,
                  Rotation rotation) {
   const std::int64_t e = a.heads.head_size;
   const bool all = a.span == QkNormSpan::all;
@@ -217,7 +217,7 @@ void forward_run(const QkNormRopeForward& a, std::int64_t t, HeadRun run, const 
   }
 }
 
-template <class T, class W>
+template <class T>
 void forward_rows(const QkNormRopeForward& a, std::int64_t begin, std::int64_t end) {
   const std::int64_t e = a.heads.head_size, columns = a.heads.columns();
   const HeadRun queries = queries_of(a), keys = keys_of(a);
@@ -225,23 +225,23 @@ void forward_rows(const QkNormRopeForward& a, std::int64_t begin, std::int64_t e
     const T* x = at<T>(a.qkv_in, t * columns);
     T* y = at<T>(a.qkv_out, t * columns);
     const Rotation rotation = rotation_of(a, t);
-    forward_run(a, t, queries, x, y, at<W>(a.q_weight_E), rotation);
-    forward_run(a, t, keys, x, y, at<W>(a.k_weight_E), rotation);
+    forward_run(a, t, queries, x, y, at<T>(a.q_weight_E), rotation);
+    forward_run(a, t, keys, x, y, at<T>(a.k_weight_E), rotation);
     const std::int64_t values = (a.heads.heads + a.heads.kv_heads) * e;
     if (x != y)
       __builtin_memcpy(y + values, x + values, static_cast<std::size_t>(columns - values) * sizeof(T));
   }
 }
 
-template <class T, class W>
+template <class T>
 void backward_run(const QkNormRopeBackward& a, std::int64_t t, HeadRun run, const T* x, T* dy,
-                  const W* weight, Rotation rotation, float* dweight) {
+                  const T* weight, Rotation rotation, float* dweight) {
   const std::int64_t e = a.heads.head_size;
   const auto sums = [&](float squares, float products, std::int64_t n) {
     const float rstd = rstd_of(squares, n, a.eps);
     return NormSums{rstd, products / static_cast<float>(n) * rstd * rstd};
   };
-  const auto write = [&](std::int64_t h, const W* of_head, const NormSums& s, float* to) {
+  const auto write = [&](std::int64_t h, const T* of_head, const NormSums& s, float* to) {
     const std::int64_t place = (run.first + h) * e;
     head_backward(x + place, dy + place, e, of_head, a.weight_offset, s, rotation, to);
   };
@@ -263,7 +263,7 @@ void backward_run(const QkNormRopeBackward& a, std::int64_t t, HeadRun run, cons
   for (std::int64_t h = 0; h < run.count; ++h) write(h, weight + h * e, s, dweight + h * e);
 }
 
-template <class T, class W>
+template <class T>
 void backward_rows(const QkNormRopeBackward& a, std::int64_t begin, std::int64_t end, float* dq, float* dk) {
   const std::int64_t e = a.heads.head_size, columns = a.heads.columns();
   const HeadRun queries = queries_of(a), keys = keys_of(a);
@@ -279,12 +279,12 @@ void backward_rows(const QkNormRopeBackward& a, std::int64_t begin, std::int64_t
       continue;
     }
     const T* x = at<T>(a.qkv_in, t * columns);
-    backward_run(a, t, queries, x, dy, at<W>(a.q_weight_E), rotation, dq);
-    backward_run(a, t, keys, x, dy, at<W>(a.k_weight_E), rotation, dk);
+    backward_run(a, t, queries, x, dy, at<T>(a.q_weight_E), rotation, dq);
+    backward_run(a, t, keys, x, dy, at<T>(a.k_weight_E), rotation, dk);
   }
 }
 
-template <class T, class W>
+template <class T>
 void sums_rows(const QkNormSums& a, std::int64_t begin, std::int64_t end) {
   const std::int64_t e = a.heads.head_size, columns = a.heads.columns();
   for (std::int64_t t = begin; t < end; ++t)
@@ -292,9 +292,9 @@ void sums_rows(const QkNormSums& a, std::int64_t begin, std::int64_t end) {
       const T* x = at<T>(a.qkv_in, t * columns);
       float& sum = at<float>(a.sums_T2)[2 * t + run.column];
       if (a.dqkv.defined())
-        sum = run_products<T, W>(e, run, x, at<T>(a.dqkv, t * columns),
-                                 at<W>(run.column == 0 ? a.q_weight_E : a.k_weight_E), a.weight_offset,
-                                 rotation_of(a, t));
+        sum = run_products<T>(e, run, x, at<T>(a.dqkv, t * columns),
+                              at<T>(run.column == 0 ? a.q_weight_E : a.k_weight_E), a.weight_offset,
+                              rotation_of(a, t));
       else sum = square_sum(x + run.first * e, run.count * e);
     }
 }
@@ -302,19 +302,16 @@ void sums_rows(const QkNormSums& a, std::int64_t begin, std::int64_t end) {
 }  // namespace
 
 void qk_norm_sums(const QkNormSums& a, std::int64_t begin, std::int64_t end) {
-  with_weight_types(a.qkv_in.dtype, a.q_weight_E.dtype,
-                    [&](auto t, auto w) { sums_rows<decltype(t), decltype(w)>(a, begin, end); });
+  with_type(a.qkv_in.dtype, [&](auto t) { sums_rows<decltype(t)>(a, begin, end); });
 }
 
 void qk_norm_rope_forward(const QkNormRopeForward& a, std::int64_t begin, std::int64_t end) {
-  with_weight_types(a.qkv_in.dtype, a.q_weight_E.dtype,
-                    [&](auto t, auto w) { forward_rows<decltype(t), decltype(w)>(a, begin, end); });
+  with_type(a.qkv_in.dtype, [&](auto t) { forward_rows<decltype(t)>(a, begin, end); });
 }
 
 void qk_norm_rope_backward(const QkNormRopeBackward& a, std::int64_t begin, std::int64_t end, float* dq,
                            float* dk) {
-  with_weight_types(a.dqkv.dtype, a.q_weight_E.dtype,
-                    [&](auto t, auto w) { backward_rows<decltype(t), decltype(w)>(a, begin, end, dq, dk); });
+  with_type(a.dqkv.dtype, [&](auto t) { backward_rows<decltype(t)>(a, begin, end, dq, dk); });
 }
 
 }  // namespace trainerd::kernels::TRAINERD_SIMD

@@ -73,6 +73,11 @@ inline Vec exp(Vec x) {
 }
 
 /// 1 / (1 + e^-x); exact limits at both ends.
+/// -1, 0 or 1 for numbers of any size, subnormal ones too.
+inline Vec sign(Vec x) {
+  const Vec huge = broadcast(0x1p127f);
+  return max(broadcast(-1.0f), min(broadcast(1.0f), x * huge * huge));
+}
 inline Vec sigmoid(Vec x) { return broadcast(1.0f) / (broadcast(1.0f) + exp(-x)); }
 
 struct Tanh {
@@ -133,12 +138,6 @@ inline void with_types(DType a, DType b, const F& f) {
   if (a == DType::f16) return b == DType::f16 ? f(Fp16{}, Fp16{}) : f(Fp16{}, float{});
   if (b == DType::f16) return f(float{}, Fp16{});
   with_state_type(a, [&](auto x) { with_state_type(b, [&](auto y) { f(x, y); }); });
-}
-/// The same for activations and weights, which are both fp16 or neither is.
-template <class F>
-inline void with_weight_types(DType activations, DType weights, const F& f) {
-  if (activations == DType::f16) return f(Fp16{}, Fp16{});
-  with_state_type(activations, [&](auto x) { with_state_type(weights, [&](auto y) { f(x, y); }); });
 }
 
 }  // namespace trainerd::kernels::TRAINERD_SIMD

@@ -8,7 +8,9 @@
 namespace trainerd::kernels {
 
 /// A run of elements of the optimizer's flat state with one weight decay; `params` may be null.
-struct AdamwRun {
+struct ParamRun {
+  UpdateRule rule = UpdateRule::adamw;
+  bool nesterov = false;
   DType grad_dtype = DType::f32;
   DType param_dtype = DType::f32;
   DType master_dtype = DType::f32;
@@ -46,7 +48,7 @@ struct DirectionRun {
   const float* direction = nullptr;
   std::byte* master = nullptr;
   std::byte* params = nullptr;
-  const std::uint32_t* random = nullptr;  ///< as in AdamwRun
+  const std::uint32_t* random = nullptr;  ///< as in ParamRun
   std::int64_t count = 0;
   float lr = 0, scale = 1, weight_decay = 0;
 };
@@ -108,7 +110,7 @@ struct VectorKernels {
   /// The two hash sums of `words` 32-bit words, of which the first has the number `index` (the hash is
   /// defined in reduce.cpp).
   void (*hash_words)(const std::byte* x, std::int64_t index, std::int64_t words, std::uint32_t sums[2]);
-  void (*adamw)(const AdamwRun&);
+  void (*param_update)(const ParamRun&);
   /// average[i] = decay average[i] + (1 - decay) weights[i]
   void (*average)(DType, const std::byte* weights, float* average, float decay, std::int64_t n);
   void (*momentum)(const MomentumRun&);
@@ -151,7 +153,7 @@ struct VectorKernels {
   X(sum_parts)                     \
   X(square_sum)                    \
   X(hash_words)                    \
-  X(adamw)                         \
+  X(param_update)                  \
   X(average)                       \
   X(momentum)                      \
   X(direction)                     \

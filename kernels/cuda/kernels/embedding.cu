@@ -15,14 +15,14 @@ namespace {
 
 constexpr int kEmbeddingThreads = 128;
 
-template <class T, class W, int N>
+template <class T, int N>
 __global__ void __launch_bounds__(kEmbeddingThreads)
-    embedding_forward_kernel(const std::int32_t* tokens, const W* table, std::int64_t held,
-                             std::int64_t first_row, const std::int32_t* positions, const W* positions_table,
+    embedding_forward_kernel(const std::int32_t* tokens, const T* table, std::int64_t held,
+                             std::int64_t first_row, const std::int32_t* positions, const T* positions_table,
                              T* out, std::int64_t d) {
   const std::int64_t t = blockIdx.x, row = tokens[t] - first_row;
-  const W* token = row >= 0 && row < held ? table + row * d : nullptr;
-  const W* place = positions_table != nullptr ? positions_table + positions[t] * d : nullptr;
+  const T* token = row >= 0 && row < held ? table + row * d : nullptr;
+  const T* place = positions_table != nullptr ? positions_table + positions[t] * d : nullptr;
   for (std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * N; column < d;
        column += kEmbeddingThreads * N) {
     float x[N] = {}, y[N];
@@ -109,14 +109,14 @@ void embedding_forward(const Launch& where, const EmbeddingForward& a) {
   base::check(!placed || (a.positions_table_SD.dtype == a.table_VD.dtype &&
                           a.positions_table_SD.size(1) == d && a.positions_T.numel() == tokens),
               "embedding: both tables have one dtype and width, and each token a position");
-  with_weight_types(a.out_TD.dtype, a.table_VD.dtype, [&](auto t, auto w) {
+  check_weights(a.out_TD.dtype, a.table_VD.dtype);
+  with_type(a.out_TD.dtype, "embedding: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
-    using W = decltype(w);
     with_width<T>(aligned(a.table_VD, a.positions_table_SD, a.out_TD), d, [&](auto n) {
       launch(where, {tokens}, kEmbeddingThreads, "embedding_forward",
-             embedding_forward_kernel<T, W, decltype(n)::value>, a.tokens_T.as<std::int32_t>(),
-             at<W>(a.table_VD), a.table_VD.size(0), a.first_row,
-             placed ? a.positions_T.as<std::int32_t>() : nullptr, at<W>(a.positions_table_SD),
+             embedding_forward_kernel<T, decltype(n)::value>, a.tokens_T.as<std::int32_t>(),
+             at<T>(a.table_VD), a.table_VD.size(0), a.first_row,
+             placed ? a.positions_T.as<std::int32_t>() : nullptr, at<T>(a.positions_table_SD),
              at<T>(a.out_TD), d);
     });
   });

@@ -23,9 +23,9 @@ __device__ inline int expert_of(const std::int32_t* first, int experts, std::int
 }
 
 /// A block adds kBiasThreads x N columns of one row.
-template <class T, class W, int N>
+template <class T, int N>
 __global__ void __launch_bounds__(kBiasThreads)
-    add_expert_bias_kernel(const W* bias, const std::int32_t* first, int experts, std::int64_t columns,
+    add_expert_bias_kernel(const T* bias, const std::int32_t* first, int experts, std::int64_t columns,
                            unsigned chunks, T* y) {
   const std::int64_t row = blockIdx.x / chunks,
                      column =
@@ -65,14 +65,14 @@ __global__ void __launch_bounds__(kBiasThreads)
 }
 
 /// A warp takes one row.
-template <class T, class W, int N>
+template <class T, int N>
 __global__ void __launch_bounds__(kBiasThreads)
-    expert_bias_weights_kernel(const T* dy, const W* bias, const std::int32_t* first, int experts,
+    expert_bias_weights_kernel(const T* dy, const T* bias, const std::int32_t* first, int experts,
                                const std::int32_t* source, std::int64_t rows, std::int64_t columns,
                                float* dweights) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kBiasWarps + warp_id();
   if (row >= rows || row >= first[experts]) return;
-  const W* of_expert = bias + expert_of(first, experts, row) * columns;
+  const T* of_expert = bias + expert_of(first, experts, row) * columns;
   float sum = 0;
   for (std::int64_t c = lane_id() * N; c < columns; c += 32 * N) {
     float d[N], b[N];
@@ -90,14 +90,13 @@ __global__ void __launch_bounds__(kBiasThreads)
 void add_expert_bias(const Launch& where, const AddExpertBias& a) {
   check_args(a);
   const std::int64_t rows = a.y_RN.size(0), columns = a.y_RN.size(1);
-  with_weight_types(a.y_RN.dtype, a.bias_EN.dtype, [&](auto t, auto w) {
+  with_type(a.y_RN.dtype, "expert bias: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
-    using W = decltype(w);
     with_width<T>(aligned(a.y_RN, a.bias_EN), columns, [&](auto n) {
       constexpr int N = decltype(n)::value;
       const std::int64_t chunks = ceil_div(columns, N * kBiasThreads);
-      launch(where, {rows * chunks}, kBiasThreads, "add_expert_bias", add_expert_bias_kernel<T, W, N>,
-             at<W>(a.bias_EN), at<std::int32_t>(a.first_E), static_cast<int>(a.first_E.numel() - 1), columns,
+      launch(where, {rows * chunks}, kBiasThreads, "add_expert_bias", add_expert_bias_kernel<T, N>,
+             at<T>(a.bias_EN), at<std::int32_t>(a.first_E), static_cast<int>(a.first_E.numel() - 1), columns,
              static_cast<unsigned>(chunks), at<T>(a.y_RN));
     });
   });
@@ -123,12 +122,11 @@ void expert_bias_backward(const Launch& where, const ExpertBiasBackward& a) {
     sum_partials(where, partial, parts, a.dbias_EN, a.mode);
   }
   if (!a.bias_EN.defined()) return;
-  with_weight_types(a.dy_RN.dtype, a.bias_EN.dtype, [&](auto t, auto w) {
+  with_type(a.dy_RN.dtype, "expert bias: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
-    using W = decltype(w);
     with_width<T>(aligned(a.dy_RN, a.bias_EN), columns, [&](auto n) {
       launch(where, {ceil_div(rows, kBiasWarps)}, kBiasThreads, "expert_bias_weights",
-             expert_bias_weights_kernel<T, W, decltype(n)::value>, at<T>(a.dy_RN), at<W>(a.bias_EN),
+             expert_bias_weights_kernel<T, decltype(n)::value>, at<T>(a.dy_RN), at<T>(a.bias_EN),
              at<std::int32_t>(a.first_E), static_cast<int>(experts), at<std::int32_t>(a.source_R), rows,
              columns, at<float>(a.dweight_TK));
     });

@@ -68,13 +68,6 @@ void with_types(DType a, DType b, const F& f) {
   if (b == DType::f16) return f(float{}, Fp16{});
   with_state_type(a, "", [&](auto x) { with_state_type(b, "", [&](auto y) { f(x, y); }); });
 }
-/// The same for activations and weights, which are both Fp16 or neither is.
-template <class F>
-void with_weight_types(DType activations, DType weights, const F& f) {
-  check_weights(activations, weights);
-  if (activations == DType::f16) return f(Fp16{}, Fp16{});
-  with_state_type(activations, "", [&](auto x) { with_state_type(weights, "", [&](auto y) { f(x, y); }); });
-}
 /// Calls `f` with a Bf16 or an Fp16.
 template <class F>
 void with_half_type(DType dtype, const F& f) {
@@ -88,11 +81,6 @@ void with_half_and_gradient(DType activations, const F& f) {
   if constexpr (std::is_same_v<Gradient, float>) with_half_type(activations, f);
   else f(Bf16{});
 }
-/// Dtype of optional weights of activations.
-inline DType dtype_of(const Tensor& weights, DType activations) {
-  return weights.defined() ? weights.dtype : activations;
-}
-
 /// Elements of `tensor`; null if it is undefined. The caller has checked the dtype.
 template <class T>
 T* at(const Tensor& tensor) {

@@ -14,70 +14,70 @@ bool fits_registers(std::int64_t columns) {
   return columns <= kNormVectors * N * kNormThreads;
 }
 
-template <class T, class W>
+template <class T>
 void run_forward(const Launch& where, const AddNormForward& a) {
   const std::int64_t rows = a.residual_TD.size(0), d = a.residual_TD.size(1);
   const bool vectors = aligned(a.residual_TD, a.delta_TD, a.weight_D, a.bias_D, a.sum_TD, a.y_TD);
-  const NormForward<T, W> args{.residual = at<T>(a.residual_TD),
-                               .delta = at<T>(a.delta_TD),
-                               .sum = at<T>(a.sum_TD),
-                               .weight = at<W>(a.weight_D),
-                               .bias = at<W>(a.bias_D),
-                               .y = at<T>(a.y_TD),
-                               .mean = at<float>(a.mean_T),
-                               .rstd = at<float>(a.rstd_T),
-                               .columns = d,
-                               .inverse_d = 1.0f / static_cast<float>(d),
-                               .eps = a.eps,
-                               .weight_offset = a.weight_offset,
-                               .layer = a.kind == NormKind::layer};
+  const NormForward<T> args{.residual = at<T>(a.residual_TD),
+                            .delta = at<T>(a.delta_TD),
+                            .sum = at<T>(a.sum_TD),
+                            .weight = at<T>(a.weight_D),
+                            .bias = at<T>(a.bias_D),
+                            .y = at<T>(a.y_TD),
+                            .mean = at<float>(a.mean_T),
+                            .rstd = at<float>(a.rstd_T),
+                            .columns = d,
+                            .inverse_d = 1.0f / static_cast<float>(d),
+                            .eps = a.eps,
+                            .weight_offset = a.weight_offset,
+                            .layer = a.kind == NormKind::layer};
   constexpr int N = kVec<T>;
   if (vectors && d % N == 0 && fits_registers<N>(d))
     launch(where, {rows}, threads_for(ceil_div(d, kNormVectors * N), kNormThreads), "add_norm_forward",
-           add_norm_forward_kernel<T, W, N>, args);
+           add_norm_forward_kernel<T, N>, args);
   else if (vectors && d % N == 0)
-    launch(where, {rows}, kNormThreads, "add_norm_forward", add_norm_forward_long_kernel<T, W, N>, args);
+    launch(where, {rows}, kNormThreads, "add_norm_forward", add_norm_forward_long_kernel<T, N>, args);
   else
     launch(where, {rows}, threads_for(d, kNormThreads), "add_norm_forward",
-           add_norm_forward_long_kernel<T, W, 1>, args);
+           add_norm_forward_long_kernel<T, 1>, args);
 }
 
-template <class T, class W>
+template <class T>
 void run_backward(const Launch& where, const AddNormBackward& a) {
   const std::int64_t rows = a.sum_TD.size(0), d = a.sum_TD.size(1);
   const bool vectors = aligned(a.dy_TD, a.dsum_TD, a.sum_TD, a.weight_D, a.dx_TD);
   const RowParts parts = row_parts(rows);
   auto* partial = reinterpret_cast<float*>(where.scratch);
   float* bias_partial = a.dbias_D.defined() ? partial + parts.count * partial_stride(d) : nullptr;
-  const NormBackward<T, W> args{.dy = at<T>(a.dy_TD),
-                                .dsum = at<T>(a.dsum_TD),
-                                .sum = at<T>(a.sum_TD),
-                                .weight = at<W>(a.weight_D),
-                                .mean = at<float>(a.mean_T),
-                                .rstd = at<float>(a.rstd_T),
-                                .dx = at<T>(a.dx_TD),
-                                .weight_partial = partial,
-                                .bias_partial = bias_partial,
-                                .rows = rows,
-                                .columns = d,
-                                .rows_of_part = parts.rows,
-                                .stride = partial_stride(d),
-                                .inverse_d = 1.0f / static_cast<float>(d),
-                                .weight_offset = a.weight_offset,
-                                .layer = a.kind == NormKind::layer};
+  const NormBackward<T> args{.dy = at<T>(a.dy_TD),
+                             .dsum = at<T>(a.dsum_TD),
+                             .sum = at<T>(a.sum_TD),
+                             .weight = at<T>(a.weight_D),
+                             .mean = at<float>(a.mean_T),
+                             .rstd = at<float>(a.rstd_T),
+                             .dx = at<T>(a.dx_TD),
+                             .weight_partial = partial,
+                             .bias_partial = bias_partial,
+                             .rows = rows,
+                             .columns = d,
+                             .rows_of_part = parts.rows,
+                             .stride = partial_stride(d),
+                             .inverse_d = 1.0f / static_cast<float>(d),
+                             .weight_offset = a.weight_offset,
+                             .layer = a.kind == NormKind::layer};
   constexpr int N = kVec<T>;
   if (vectors && d % N == 0 && fits_registers<N>(d))
     launch(where, {parts.count}, threads_for(ceil_div(d, kNormVectors * N), kNormThreads),
            "add_norm_backward",
-           bias_partial != nullptr ? add_norm_backward_kernel<T, W, N, true>
-                                   : add_norm_backward_kernel<T, W, N, false>,
+           bias_partial != nullptr ? add_norm_backward_kernel<T, N, true>
+                                   : add_norm_backward_kernel<T, N, false>,
            args);
   else if (vectors && d % N == 0)
-    launch(where, {parts.count}, kNormThreads, "add_norm_backward", add_norm_backward_long_kernel<T, W, N>,
+    launch(where, {parts.count}, kNormThreads, "add_norm_backward", add_norm_backward_long_kernel<T, N>,
            args);
   else
     launch(where, {parts.count}, threads_for(d, kNormThreads), "add_norm_backward",
-           add_norm_backward_long_kernel<T, W, 1>, args);
+           add_norm_backward_long_kernel<T, 1>, args);
   sum_partials(where, partial, parts.count, a.dweight_D, a.mode);
   if (bias_partial != nullptr) sum_partials(where, bias_partial, parts.count, a.dbias_D, a.mode);
 }
@@ -97,8 +97,8 @@ void add_norm_forward(const Launch& where, const AddNormForward& a) {
               "norm: weight and bias have one dtype and length");
   base::check(a.kind == NormKind::rms || a.mean_T.numel() == rows,
               "norm: a layer norm keeps a mean for each row");
-  with_weight_types(dtype, a.weight_D.dtype,
-                    [&](auto t, auto w) { run_forward<decltype(t), decltype(w)>(where, a); });
+  check_weights(dtype, a.weight_D.dtype);
+  with_type(dtype, "norm: fp32, bf16 or fp16", [&](auto t) { run_forward<decltype(t)>(where, a); });
 }
 
 void add_norm_backward(const Launch& where, const AddNormBackward& a) {
@@ -112,8 +112,8 @@ void add_norm_backward(const Launch& where, const AddNormBackward& a) {
               "norm: gradients must be as the sum");
   base::check(a.weight_D.numel() == d && (a.kind == NormKind::rms || a.mean_T.numel() == rows),
               "norm: a weight for each column, and for a layer norm a mean for each row");
-  with_weight_types(dtype, a.weight_D.dtype,
-                    [&](auto t, auto w) { run_backward<decltype(t), decltype(w)>(where, a); });
+  check_weights(dtype, a.weight_D.dtype);
+  with_type(dtype, "norm: fp32, bf16 or fp16", [&](auto t) { run_backward<decltype(t)>(where, a); });
 }
 
 }  // namespace trainerd::kernels::cuda

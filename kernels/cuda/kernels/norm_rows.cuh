@@ -11,13 +11,13 @@ namespace trainerd::kernels::cuda {
 constexpr int kNormThreads = 512;
 constexpr int kNormVectors = 2;
 
-template <class T, class W>
+template <class T>
 struct NormForward {
   const T* residual;
   const T* delta;  ///< may be null
   T* sum;          ///< used with delta
-  const W* weight;
-  const W* bias;  ///< may be null
+  const T* weight;
+  const T* bias;  ///< may be null
   T* y;
   float* mean;
   float* rstd;
@@ -29,8 +29,8 @@ struct NormForward {
 };
 
 /// Writes y for N elements that begin at `column`. fp32 throughout, rounded once.
-template <int N, class T, class W>
-__device__ inline void write_normed(const NormForward<T, W>& a, T* y, std::int64_t column, float (&x)[N],
+template <int N, class T>
+__device__ inline void write_normed(const NormForward<T>& a, T* y, std::int64_t column, float (&x)[N],
                                     float mean, float rstd) {
   float w[N];
   load<N>(a.weight + column, w);
@@ -46,8 +46,8 @@ __device__ inline void write_normed(const NormForward<T, W>& a, T* y, std::int64
   store<N>(y + column, x);
 }
 
-template <class T, class W, int N>
-__global__ void __launch_bounds__(kNormThreads) add_norm_forward_kernel(NormForward<T, W> a) {
+template <class T, int N>
+__global__ void __launch_bounds__(kNormThreads) add_norm_forward_kernel(NormForward<T> a) {
   constexpr int V = kNormVectors;
   const std::int64_t row = blockIdx.x, begin = row * a.columns;
   float x[V][N];
@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_forward_kernel(NormForw
   }
 }
 
-template <class T, class W, int N>
-__global__ void __launch_bounds__(kNormThreads) add_norm_forward_long_kernel(NormForward<T, W> a) {
+template <class T, int N>
+__global__ void __launch_bounds__(kNormThreads) add_norm_forward_long_kernel(NormForward<T> a) {
   const std::int64_t row = blockIdx.x, begin = row * a.columns;
   const std::int64_t first = static_cast<std::int64_t>(threadIdx.x) * N,
                      step = static_cast<std::int64_t>(blockDim.x) * N;
@@ -151,12 +151,12 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_forward_long_kernel(Nor
 /// With xh = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - xh mean(g xh)) + dsum. The RMS norm
 /// has neither the mean nor the term mean(g) (Zhang and Sennrich, arXiv 1910.07467). dweight = sum of dy xh
 /// over rows, dbias = sum of dy.
-template <class T, class W>
+template <class T>
 struct NormBackward {
   const T* dy;
   const T* dsum;  ///< may be null
   const T* sum;
-  const W* weight;
+  const T* weight;
   const float* mean;  ///< only for a layer norm
   const float* rstd;
   T* dx;  ///< may be dy or dsum: a row's elements are read before they are written, by the same thread
@@ -168,8 +168,8 @@ struct NormBackward {
   bool layer;
 };
 
-template <class T, class W, int N, bool kBias>
-__global__ void __launch_bounds__(kNormThreads) add_norm_backward_kernel(NormBackward<T, W> a) {
+template <class T, int N, bool kBias>
+__global__ void __launch_bounds__(kNormThreads) add_norm_backward_kernel(NormBackward<T> a) {
   constexpr int V = kNormVectors;
   const std::int64_t begin = blockIdx.x * a.rows_of_part,
                      end = begin + a.rows_of_part < a.rows ? begin + a.rows_of_part : a.rows;
@@ -244,8 +244,8 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_backward_kernel(NormBac
 
 /// The same for rows of any length. The partial sums are in memory; each element is written by one thread
 /// only.
-template <class T, class W, int N>
-__global__ void __launch_bounds__(kNormThreads) add_norm_backward_long_kernel(NormBackward<T, W> a) {
+template <class T, int N>
+__global__ void __launch_bounds__(kNormThreads) add_norm_backward_long_kernel(NormBackward<T> a) {
   const std::int64_t begin = blockIdx.x * a.rows_of_part,
                      end = begin + a.rows_of_part < a.rows ? begin + a.rows_of_part : a.rows;
   const std::int64_t first = static_cast<std::int64_t>(threadIdx.x) * N,

@@ -11,8 +11,8 @@ namespace trainerd::kernels::cuda {
 namespace {
 
 /// One block per token.
-template <class T, class W, int N, int V>
-__global__ void __launch_bounds__(kRopeThreads) qk_norm_rope_forward_kernel(RopeForward<T, W> a) {
+template <class T, int N, int V>
+__global__ void __launch_bounds__(kRopeThreads) qk_norm_rope_forward_kernel(RopeForward<T> a) {
   const HeadLanes<N, V> at(a.head_size, a.rotated, a.lanes);
   const std::int64_t token = blockIdx.x, row = token * (a.heads + 2 * a.kv_heads) * a.head_size;
   float cosine[V][N], sine[V][N];
@@ -90,8 +90,8 @@ __device__ inline void write_part(const HeadLanes<N, V>& at, float (&low)[V][N],
 
 /// g = dy rotated back; with a norm dx = rstd (g w - x rstd^2 mean(g w x)) and dweight += g x rstd. In place.
 /// A block processes the tokens of its part: one token without a norm.
-template <class T, class W, int N, int V, bool kNorm>
-__global__ void __launch_bounds__(kRopeThreads) qk_norm_rope_backward_kernel(RopeBackward<T, W> a) {
+template <class T, int N, int V, bool kNorm>
+__global__ void __launch_bounds__(kRopeThreads) qk_norm_rope_backward_kernel(RopeBackward<T> a) {
   const HeadLanes<N, V> at(a.head_size, a.rotated, a.lanes);
   const std::int64_t columns = (a.heads + 2 * a.kv_heads) * a.head_size, rotated = a.heads + a.kv_heads;
   const std::int64_t begin = blockIdx.x * a.tokens_of_part,
@@ -196,6 +196,7 @@ void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& pos
                     q_weight_E.numel() == norm_elements(span, heads.heads, heads.head_size) &&
                     k_weight_E.numel() == norm_elements(span, heads.kv_heads, heads.head_size))),
               "qk norm: both weights or none, of one dtype and as long as what they norm");
+  if (q_weight_E.defined()) check_weights(qkv.dtype, q_weight_E.dtype);
 }
 
 }  // namespace
@@ -220,26 +221,12 @@ void qk_norm_rope_forward(const Launch& where, const QkNormRopeForward& a) {
   const std::int64_t heads = a.heads.heads + (in_place ? 1 : 2) * a.heads.kv_heads;
   const std::int64_t rotated = rotated_elements(a.rope_table_SR, a.heads);
   const bool vectors = aligned(a.qkv_in, a.qkv_out, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
-  with_weight_types(a.qkv_in.dtype, dtype_of(a.q_weight_E, a.qkv_in.dtype), [&](auto t, auto w) {
+  with_type(a.qkv_in.dtype, "qk norm: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
-    using W = decltype(w);
     with_head_shape<T>(vectors, a.heads.head_size, rotated, [&](auto n, auto v, int lanes) {
       launch(where, {a.qkv_in.size(0)}, threads_for(heads * lanes, kRopeThreads), "qk_norm_rope_forward",
-             qk_norm_rope_forward_kernel<T, W, decltype(n)::value, decltype(v)::value>,
-             RopeForward<T, W>{.in = at<T>(a.qkv_in),
-                               .out = at<T>(a.qkv_out),
-                               .positions = at<std::int32_t>(a.positions_T),
-                               .table = at<float>(a.rope_table_SR),
-                               .q_weight = at<W>(a.q_weight_E),
-                               .k_weight = at<W>(a.k_weight_E),
-                               .heads = a.heads.heads,
-                               .kv_heads = a.heads.kv_heads,
-                               .head_size = a.heads.head_size,
-                               .rotated = rotated,
-                               .lanes = lanes,
-                               .eps = a.eps,
-                               .inverse_size = 1.0f / static_cast<float>(a.heads.head_size),
-                               .weight_offset = a.weight_offset});
+             qk_norm_rope_forward_kernel<T, decltype(n)::value, decltype(v)::value>,
+             rope_forward_args<T>(a, lanes));
     });
   });
 }
@@ -259,34 +246,15 @@ void qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a) {
   float* k_partial = norm ? q_partial + parts.count * partial_stride(e) : nullptr;
   const std::int64_t rotated = rotated_elements(a.rope_table_SR, a.heads);
   const bool vectors = aligned(a.qkv_in, a.dqkv, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
-  with_weight_types(a.dqkv.dtype, dtype_of(a.q_weight_E, a.dqkv.dtype), [&](auto t, auto w) {
+  with_type(a.dqkv.dtype, "qk norm: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
-    using W = decltype(w);
     with_head_shape<T>(vectors, e, rotated, [&](auto n, auto v, int lanes) {
       constexpr int N = decltype(n)::value, V = decltype(v)::value;
-      launch(where, {parts.count}, threads_for((a.heads.heads + a.heads.kv_heads) * lanes, kRopeThreads),
-             "qk_norm_rope_backward",
-             norm ? qk_norm_rope_backward_kernel<T, W, N, V, true>
-                  : qk_norm_rope_backward_kernel<T, W, N, V, false>,
-             RopeBackward<T, W>{.in = at<T>(a.qkv_in),
-                                .dqkv = at<T>(a.dqkv),
-                                .positions = at<std::int32_t>(a.positions_T),
-                                .table = at<float>(a.rope_table_SR),
-                                .q_weight = at<W>(a.q_weight_E),
-                                .k_weight = at<W>(a.k_weight_E),
-                                .q_partial = q_partial,
-                                .k_partial = k_partial,
-                                .tokens = tokens,
-                                .tokens_of_part = parts.rows,
-                                .stride = partial_stride(e),
-                                .heads = a.heads.heads,
-                                .kv_heads = a.heads.kv_heads,
-                                .head_size = e,
-                                .rotated = rotated,
-                                .lanes = lanes,
-                                .eps = a.eps,
-                                .inverse_size = 1.0f / static_cast<float>(e),
-                                .weight_offset = a.weight_offset});
+      launch(
+          where, {parts.count}, threads_for((a.heads.heads + a.heads.kv_heads) * lanes, kRopeThreads),
+          "qk_norm_rope_backward",
+          norm ? qk_norm_rope_backward_kernel<T, N, V, true> : qk_norm_rope_backward_kernel<T, N, V, false>,
+          rope_backward_args<T>(a, lanes, parts, q_partial, k_partial, partial_stride(e)));
     });
   });
   if (!norm) return;

@@ -103,38 +103,38 @@ __device__ inline float square_sum(const float (&low)[V][N], const float (&high)
   return total;
 }
 
-template <class T, class W>
+template <class T>
 struct RopeForward {
   const T* in;
   T* out;  ///< may be `in`: the lanes that write a head read it whole before, and no other lanes read it
   const std::int32_t* positions;
   const float* table;  ///< null: no rotation
-  const W* q_weight;   ///< null: no norm
-  const W* k_weight;
+  const T* q_weight;   ///< null: no norm
+  const T* k_weight;
   std::int64_t heads, kv_heads, head_size, rotated;
   int lanes;
   float eps, inverse_size, weight_offset;
-  const float* squares = nullptr;  ///< two sums per token over all ranks; null: computed here
-  float ranks = 1;                 ///< number of ranks that the norm spans
+  const float* squares;  ///< two sums per token over all ranks; null: computed here
+  float ranks;           ///< number of ranks that the norm spans
 };
 
-template <class T, class W>
+template <class T>
 struct RopeBackward {
   const T* in;  ///< only read with norm weights
   T* dqkv;
   const std::int32_t* positions;
   const float* table;
-  const W* q_weight;
-  const W* k_weight;
-  float* q_partial;
+  const T* q_weight;
+  const T* k_weight;
+  float* q_partial;  ///< used with norm weights
   float* k_partial;
   std::int64_t tokens, tokens_of_part, stride;
   std::int64_t heads, kv_heads, head_size, rotated;
   int lanes;
   float eps, inverse_size, weight_offset;
-  const float* squares = nullptr;  ///< as in the forward; so are `products`
-  const float* products = nullptr;
-  float ranks = 1;
+  const float* squares;  ///< as in the forward; so are `products`
+  const float* products;
+  float ranks;
 };
 
 /// Calls `f` with the constants N (elements per run) and V (runs per lane), and the number of lanes per head.
@@ -147,6 +147,54 @@ inline void with_head_shape(bool vectors, std::int64_t head_size, std::int64_t r
   while (lanes < 32 && lanes < runs) lanes *= 2;
   if (wide) f(std::integral_constant<int, kVec<T>>{}, std::integral_constant<int, 1>{}, lanes);
   else f(std::integral_constant<int, 1>{}, std::integral_constant<int, 4>{}, lanes);
+}
+
+template <class T>
+RopeForward<T> rope_forward_args(const QkNormRopeForward& a, int lanes) {
+  return {.in = at<T>(a.qkv_in),
+          .out = at<T>(a.qkv_out),
+          .positions = at<std::int32_t>(a.positions_T),
+          .table = at<float>(a.rope_table_SR),
+          .q_weight = at<T>(a.q_weight_E),
+          .k_weight = at<T>(a.k_weight_E),
+          .heads = a.heads.heads,
+          .kv_heads = a.heads.kv_heads,
+          .head_size = a.heads.head_size,
+          .rotated = rotated_elements(a.rope_table_SR, a.heads),
+          .lanes = lanes,
+          .eps = a.eps,
+          .inverse_size = 1.0f / static_cast<float>(a.heads.head_size),
+          .weight_offset = a.weight_offset,
+          .squares = at<float>(a.squares_T2),
+          .ranks = static_cast<float>(a.ranks)};
+}
+
+/// The parts' sums of the queries' weight are `q_stride` apart.
+template <class T>
+RopeBackward<T> rope_backward_args(const QkNormRopeBackward& a, int lanes, const RowParts& parts,
+                                   float* q_partial, float* k_partial, std::int64_t q_stride) {
+  return {.in = at<T>(a.qkv_in),
+          .dqkv = at<T>(a.dqkv),
+          .positions = at<std::int32_t>(a.positions_T),
+          .table = at<float>(a.rope_table_SR),
+          .q_weight = at<T>(a.q_weight_E),
+          .k_weight = at<T>(a.k_weight_E),
+          .q_partial = q_partial,
+          .k_partial = k_partial,
+          .tokens = a.dqkv.size(0),
+          .tokens_of_part = parts.rows,
+          .stride = q_stride,
+          .heads = a.heads.heads,
+          .kv_heads = a.heads.kv_heads,
+          .head_size = a.heads.head_size,
+          .rotated = rotated_elements(a.rope_table_SR, a.heads),
+          .lanes = lanes,
+          .eps = a.eps,
+          .inverse_size = 1.0f / static_cast<float>(a.heads.head_size),
+          .weight_offset = a.weight_offset,
+          .squares = at<float>(a.squares_T2),
+          .products = at<float>(a.products_T2),
+          .ranks = static_cast<float>(a.ranks)};
 }
 
 /// Norms over all query heads and over all key heads, with the rotation. The callers in rope.cu have checked

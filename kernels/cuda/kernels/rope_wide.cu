@@ -9,8 +9,8 @@ namespace trainerd::kernels::cuda {
 namespace {
 
 /// One block per token. `out` must not be `in`.
-template <class T, class W, int N, int V>
-__global__ void __launch_bounds__(kRopeThreads) wide_forward_kernel(RopeForward<T, W> a) {
+template <class T, int N, int V>
+__global__ void __launch_bounds__(kRopeThreads) wide_forward_kernel(RopeForward<T> a) {
   const HeadLanes<N, V> at(a.head_size, a.rotated, a.lanes);
   const std::int64_t token = blockIdx.x, row = token * (a.heads + 2 * a.kv_heads) * a.head_size;
   const std::int64_t rotated = a.heads + a.kv_heads, all = rotated + a.kv_heads;
@@ -103,14 +103,14 @@ struct HeadRead {
   }
 };
 
-template <class T, class W>
+template <class T>
 struct RopeSums {
   const T* in;
   const T* dqkv;  ///< null: sums of squares
   const std::int32_t* positions;
   const float* table;
-  const W* q_weight;
-  const W* k_weight;
+  const T* q_weight;
+  const T* k_weight;
   float* sums;
   std::int64_t heads, kv_heads, head_size, rotated;
   int lanes;
@@ -118,8 +118,8 @@ struct RopeSums {
 };
 
 /// One block per token.
-template <class T, class W, int N, int V>
-__global__ void __launch_bounds__(kRopeThreads) wide_sums_kernel(RopeSums<T, W> a) {
+template <class T, int N, int V>
+__global__ void __launch_bounds__(kRopeThreads) wide_sums_kernel(RopeSums<T> a) {
   const HeadLanes<N, V> at(a.head_size, a.rotated, a.lanes);
   const std::int64_t token = blockIdx.x, row = token * (a.heads + 2 * a.kv_heads) * a.head_size;
   float sums[2] = {0.0f, 0.0f};
@@ -143,9 +143,9 @@ __global__ void __launch_bounds__(kRopeThreads) wide_sums_kernel(RopeSums<T, W> 
 /// g = dy rotated back, dx = rstd (g w - x rstd^2 mean(g w x)) and dweight += g x rstd, with the mean over
 /// all query heads or all key heads. In place. A block processes the tokens of its part. Only one thread
 /// writes an element of its partial sums, because the same lanes process a head for each token.
-template <class T, class W, int N, int V>
+template <class T, int N, int V>
 __global__ void __launch_bounds__(kRopeThreads)
-    wide_backward_kernel(RopeBackward<T, W> a, std::int64_t k_stride) {
+    wide_backward_kernel(RopeBackward<T> a, std::int64_t k_stride) {
   const HeadLanes<N, V> at(a.head_size, a.rotated, a.lanes);
   const std::int64_t columns = (a.heads + 2 * a.kv_heads) * a.head_size, rotated = a.heads + a.kv_heads;
   const std::int64_t begin = blockIdx.x * a.tokens_of_part,
@@ -202,28 +202,11 @@ void wide_qk_norm_rope_forward(const Launch& where, const QkNormRopeForward& a) 
   const std::int64_t heads = a.heads.heads + 2 * a.heads.kv_heads;
   const std::int64_t rotated = rotated_elements(a.rope_table_SR, a.heads);
   const bool vectors = aligned(a.qkv_in, a.qkv_out, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
-  with_weight_types(a.qkv_in.dtype, dtype_of(a.q_weight_E, a.qkv_in.dtype), [&](auto t, auto w) {
+  with_type(a.qkv_in.dtype, "qk norm: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
-    using W = decltype(w);
     with_head_shape<T>(vectors, a.heads.head_size, rotated, [&](auto n, auto v, int lanes) {
       launch(where, {a.qkv_in.size(0)}, threads_for(heads * lanes, kRopeThreads), "qk_norm_rope_forward",
-             wide_forward_kernel<T, W, decltype(n)::value, decltype(v)::value>,
-             RopeForward<T, W>{.in = at<T>(a.qkv_in),
-                               .out = at<T>(a.qkv_out),
-                               .positions = at<std::int32_t>(a.positions_T),
-                               .table = at<float>(a.rope_table_SR),
-                               .q_weight = at<W>(a.q_weight_E),
-                               .k_weight = at<W>(a.k_weight_E),
-                               .heads = a.heads.heads,
-                               .kv_heads = a.heads.kv_heads,
-                               .head_size = a.heads.head_size,
-                               .rotated = rotated,
-                               .lanes = lanes,
-                               .eps = a.eps,
-                               .inverse_size = 1.0f / static_cast<float>(a.heads.head_size),
-                               .weight_offset = a.weight_offset,
-                               .squares = at<float>(a.squares_T2),
-                               .ranks = static_cast<float>(a.ranks)});
+             wide_forward_kernel<T, decltype(n)::value, decltype(v)::value>, rope_forward_args<T>(a, lanes));
     });
   });
 }
@@ -238,34 +221,12 @@ void wide_qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a
   float* k_partial = q_partial + parts.count * partial_stride(q);
   const std::int64_t rotated = rotated_elements(a.rope_table_SR, a.heads);
   const bool vectors = aligned(a.qkv_in, a.dqkv, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
-  with_weight_types(a.dqkv.dtype, dtype_of(a.q_weight_E, a.dqkv.dtype), [&](auto t, auto w) {
+  with_type(a.dqkv.dtype, "qk norm: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
-    using W = decltype(w);
     with_head_shape<T>(vectors, e, rotated, [&](auto n, auto v, int lanes) {
       launch(where, {parts.count}, threads_for((a.heads.heads + a.heads.kv_heads) * lanes, kRopeThreads),
-             "qk_norm_rope_backward", wide_backward_kernel<T, W, decltype(n)::value, decltype(v)::value>,
-             RopeBackward<T, W>{.in = at<T>(a.qkv_in),
-                                .dqkv = at<T>(a.dqkv),
-                                .positions = at<std::int32_t>(a.positions_T),
-                                .table = at<float>(a.rope_table_SR),
-                                .q_weight = at<W>(a.q_weight_E),
-                                .k_weight = at<W>(a.k_weight_E),
-                                .q_partial = q_partial,
-                                .k_partial = k_partial,
-                                .tokens = tokens,
-                                .tokens_of_part = parts.rows,
-                                .stride = partial_stride(q),
-                                .heads = a.heads.heads,
-                                .kv_heads = a.heads.kv_heads,
-                                .head_size = e,
-                                .rotated = rotated,
-                                .lanes = lanes,
-                                .eps = a.eps,
-                                .inverse_size = 1.0f / static_cast<float>(e),
-                                .weight_offset = a.weight_offset,
-                                .squares = at<float>(a.squares_T2),
-                                .products = at<float>(a.products_T2),
-                                .ranks = static_cast<float>(a.ranks)},
+             "qk_norm_rope_backward", wide_backward_kernel<T, decltype(n)::value, decltype(v)::value>,
+             rope_backward_args<T>(a, lanes, parts, q_partial, k_partial, partial_stride(q)),
              partial_stride(k));
     });
   });
@@ -282,28 +243,28 @@ void qk_norm_sums(const Launch& where, const QkNormSums& a) {
       a.q_weight_E.dtype == a.k_weight_E.dtype && a.q_weight_E.numel() == q && a.k_weight_E.numel() == k &&
           (!a.dqkv.defined() || (a.dqkv.dtype == a.qkv_in.dtype && a.dqkv.numel() == a.qkv_in.numel())),
       "qk norm: weights of all heads, and a gradient like its input");
+  check_weights(a.qkv_in.dtype, a.q_weight_E.dtype);
   check_rank_sums(QkNormSpan::all, a.sums_T2, tokens, 2);
   const std::int64_t rotated = rotated_elements(a.rope_table_SR, a.heads);
   const bool vectors = aligned(a.qkv_in, a.dqkv, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
-  with_weight_types(a.qkv_in.dtype, dtype_of(a.q_weight_E, a.qkv_in.dtype), [&](auto t, auto w) {
+  with_type(a.qkv_in.dtype, "qk norm: fp32, bf16 or fp16", [&](auto t) {
     using T = decltype(t);
-    using W = decltype(w);
     with_head_shape<T>(vectors, e, rotated, [&](auto n, auto v, int lanes) {
       launch(where, {tokens}, threads_for((a.heads.heads + a.heads.kv_heads) * lanes, kRopeThreads),
-             "qk_norm_sums", wide_sums_kernel<T, W, decltype(n)::value, decltype(v)::value>,
-             RopeSums<T, W>{.in = at<T>(a.qkv_in),
-                            .dqkv = at<T>(a.dqkv),
-                            .positions = at<std::int32_t>(a.positions_T),
-                            .table = at<float>(a.rope_table_SR),
-                            .q_weight = at<W>(a.q_weight_E),
-                            .k_weight = at<W>(a.k_weight_E),
-                            .sums = at<float>(a.sums_T2),
-                            .heads = a.heads.heads,
-                            .kv_heads = a.heads.kv_heads,
-                            .head_size = e,
-                            .rotated = rotated,
-                            .lanes = lanes,
-                            .weight_offset = a.weight_offset});
+             "qk_norm_sums", wide_sums_kernel<T, decltype(n)::value, decltype(v)::value>,
+             RopeSums<T>{.in = at<T>(a.qkv_in),
+                         .dqkv = at<T>(a.dqkv),
+                         .positions = at<std::int32_t>(a.positions_T),
+                         .table = at<float>(a.rope_table_SR),
+                         .q_weight = at<T>(a.q_weight_E),
+                         .k_weight = at<T>(a.k_weight_E),
+                         .sums = at<float>(a.sums_T2),
+                         .heads = a.heads.heads,
+                         .kv_heads = a.heads.kv_heads,
+                         .head_size = e,
+                         .rotated = rotated,
+                         .lanes = lanes,
+                         .weight_offset = a.weight_offset});
     });
   });
 }

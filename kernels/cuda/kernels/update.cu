@@ -1,7 +1,7 @@
-// The optimizer. Floor of adamw = bytes / memory bandwidth. Per element the gradient is read, master weight
-// and both moments are read and written (24 bytes), and the parameter is written: 28 bytes with bf16
-// gradients and parameters; 14 with the whole state in bf16. Stochastic rounding adds a Philox call per four
-// elements (about 20 instructions each), which takes less time than the memory accesses.
+// The optimizer. Floor of an update = bytes / memory bandwidth. Per element the gradient is read, master
+// weight and moments are read and written (24 bytes with AdamW's two), and the parameter is written: 28 bytes
+// with bf16 gradients and parameters; 14 with the whole state in bf16. Stochastic rounding adds a Philox call
+// per four elements (about 20 instructions each), which takes less time than the memory accesses.
 
 #include <cmath>
 #include <limits>
@@ -28,13 +28,15 @@ struct Ranges {
   std::int64_t first_tile[kRangesOfLaunch + 1];  ///< number of blocks before each range
 };
 
-struct Adamw {
+struct Update {
   const void* grads;
   void* master;
   void* moment1;
-  void* moment2;
-  void* params;  ///< may be null
+  void* moment2;  ///< null if the rule has none
+  void* params;   ///< may be null
   const StepControlValues* control;
+  UpdateRule rule;
+  bool nesterov;
   float lr, beta1, beta2, eps;
   float correction1, correction2;  ///< 1 / (1 - beta^t), unless the control has them
   bool vectors;
@@ -46,25 +48,43 @@ struct Corrections {
   float first, second;
 };
 
-/// Updates elements [i, i + N) of the flat arrays, which are in `range`.
-template <class G, class P, class W, class M, int N>
-__device__ inline void update(const Adamw& a, const Corrections& corrections, const UpdateRange& range,
+/// Updates elements [i, i + N) of the flat arrays, which are in `range`. kSecond: by AdamW, the rule with two
+/// moments, whose kernel is so left all registers.
+template <class G, class P, class W, class M, bool kSecond, int N>
+__device__ inline void update(const Update& a, const Corrections& corrections, const UpdateRange& range,
                               std::int64_t i, float factor) {
-  float g[N], w[N], m[N], v[N];
+  float g[N], w[N], m[N], v[kSecond ? N : 1];
   const float decay = range.weight_decay;
   load<N>(static_cast<const G*>(a.grads) + i, g);
   load<N>(static_cast<const W*>(a.master) + i, w);
   load<N>(static_cast<const M*>(a.moment1) + i, m);
-  load<N>(static_cast<const M*>(a.moment2) + i, v);
+  if constexpr (kSecond) {
+    load<N>(static_cast<const M*>(a.moment2) + i, v);
 #pragma unroll
-  for (int k = 0; k < N; ++k) {
-    const float grad = g[k] * factor;
-    m[k] = fmaf(a.beta1, m[k], (1.0f - a.beta1) * grad);
-    v[k] = fmaf(a.beta2, v[k], (1.0f - a.beta2) * grad * grad);
-    const float step =
-        fmaf(decay, w[k], m[k] * corrections.first / (sqrtf(v[k] * corrections.second) + a.eps));
-    w[k] = fmaf(-a.lr, step, w[k]);
+    for (int k = 0; k < N; ++k) {
+      const float grad = g[k] * factor;
+      m[k] = fmaf(a.beta1, m[k], (1.0f - a.beta1) * grad);
+      v[k] = fmaf(a.beta2, v[k], (1.0f - a.beta2) * grad * grad);
+      g[k] = m[k] * corrections.first / (sqrtf(v[k] * corrections.second) + a.eps);
+    }
+  } else if (a.rule == UpdateRule::lion) {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float grad = g[k] * factor, mean = fmaf(a.beta1, m[k], (1.0f - a.beta1) * grad);
+      m[k] = fmaf(a.beta2, m[k], (1.0f - a.beta2) * grad);
+      g[k] = mean > 0.0f ? 1.0f : mean < 0.0f ? -1.0f : 0.0f;
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float grad = g[k] * factor;
+      m[k] = fmaf(a.beta1, m[k], grad);
+      g[k] = a.nesterov ? fmaf(a.beta1, m[k], grad) : m[k];
+    }
   }
+  // g is what the weight moves by.
+#pragma unroll
+  for (int k = 0; k < N; ++k) w[k] = fmaf(-a.lr, fmaf(decay, w[k], g[k]), w[k]);
   if (a.params != nullptr) store<N>(static_cast<P*>(a.params) + i, w);
   if constexpr (sizeof(W) == 2 || sizeof(M) == 2) {
     if (a.stochastic) {
@@ -73,18 +93,19 @@ __device__ inline void update(const Adamw& a, const Corrections& corrections, co
 #pragma unroll
       for (int k = 0; k < N; ++k) {
         w[k] = rounded_by<W>(w[k], words[k] & 0xffffu);
-        v[k] = rounded_by<M>(v[k], words[k] >> 16);
+        if constexpr (kSecond) v[k] = rounded_by<M>(v[k], words[k] >> 16);
+        else m[k] = rounded_by<M>(m[k], words[k] >> 16);
       }
     }
   }
   store<N>(static_cast<M*>(a.moment1) + i, m);
-  store<N>(static_cast<M*>(a.moment2) + i, v);
+  if constexpr (kSecond) store<N>(static_cast<M*>(a.moment2) + i, v);
   store<N>(static_cast<W*>(a.master) + i, w);
 }
 
-template <class G, class P, class W, class M>
+template <class G, class P, class W, class M, bool kSecond>
 __global__ void __launch_bounds__(kUpdateThreads)
-    adamw_kernel(Adamw a, const __grid_constant__ Ranges ranges) {
+    param_update_kernel(Update a, const __grid_constant__ Ranges ranges) {
   if (a.control->skip != 0) return;
   const float factor = a.control->grad_factor;
   const StepControlValues& control = *a.control;
@@ -105,10 +126,10 @@ __global__ void __launch_bounds__(kUpdateThreads)
                      end = tile + kTile < range_end ? tile + kTile : range_end;
   for (std::int64_t i = tile + threadIdx.x * N; i < end; i += kUpdateThreads * N) {
     if (a.vectors && i >= begin && i + N <= end) {
-      update<G, P, W, M, N>(a, corrections, range, i, factor);
+      update<G, P, W, M, kSecond, N>(a, corrections, range, i, factor);
     } else {
       for (std::int64_t k = i; k < i + N; ++k)
-        if (k >= begin && k < end) update<G, P, W, M, 1>(a, corrections, range, k, factor);
+        if (k >= begin && k < end) update<G, P, W, M, kSecond, 1>(a, corrections, range, k, factor);
     }
   }
 }
@@ -224,25 +245,27 @@ void loss_scale_update(const Launch& where, const LossScaleUpdate& a) {
   launch(where, {1}, 1, "loss_scale_update", loss_scale_kernel, a);
 }
 
-void adamw_update(const Launch& where, const AdamwUpdate& a) {
-  base::check(a.control.bytes() == sizeof(StepControlValues), "adamw: the control is one StepControlValues");
+void param_update(const Launch& where, const ParamUpdate& a) {
+  base::check(a.control.bytes() == sizeof(StepControlValues), "update: the control is one StepControlValues");
   check_ranges(a);
 
-  const Adamw args{.grads = a.grads.data,
-                   .master = a.master.data,
-                   .moment1 = a.moment1.data,
-                   .moment2 = a.moment2.data,
-                   .params = at<void>(a.params),
-                   .control = reinterpret_cast<const StepControlValues*>(a.control.data),
-                   .lr = a.lr,
-                   .beta1 = a.beta1,
-                   .beta2 = a.beta2,
-                   .eps = a.eps,
-                   .correction1 = adam_correction(a.beta1, a.step),
-                   .correction2 = adam_correction(a.beta2, a.step),
-                   .vectors = aligned(a.grads, a.master, a.moment1, a.moment2, a.params),
-                   .stochastic = a.rounding == Rounding::stochastic,
-                   .step = a.step};
+  const Update args{.grads = a.grads.data,
+                    .master = a.master.data,
+                    .moment1 = a.moment1.data,
+                    .moment2 = at<void>(a.moment2),
+                    .params = at<void>(a.params),
+                    .control = reinterpret_cast<const StepControlValues*>(a.control.data),
+                    .rule = a.rule,
+                    .nesterov = a.nesterov,
+                    .lr = a.lr,
+                    .beta1 = a.beta1,
+                    .beta2 = a.beta2,
+                    .eps = a.eps,
+                    .correction1 = adam_correction(a.beta1, a.step),
+                    .correction2 = adam_correction(a.beta2, a.step),
+                    .vectors = aligned(a.grads, a.master, a.moment1, a.moment2, a.params),
+                    .stochastic = a.rounding == Rounding::stochastic,
+                    .step = a.step};
   for (std::size_t first = 0; first < a.ranges.size(); first += kRangesOfLaunch) {
     Ranges ranges{};
     for (std::size_t i = first; i < a.ranges.size() && ranges.count < kRangesOfLaunch; ++i, ++ranges.count) {
@@ -253,15 +276,21 @@ void adamw_update(const Launch& where, const AdamwUpdate& a) {
       ranges.first_tile[ranges.count + 1] = ranges.first_tile[ranges.count] + tiles;
     }
     const auto launch_as = [&](auto g, auto p, auto w, auto m) {
-      launch(where, {ranges.first_tile[ranges.count]}, kUpdateThreads, "adamw_update",
-             adamw_kernel<decltype(g), decltype(p), decltype(w), decltype(m)>, args, ranges);
+      using G = decltype(g);
+      using P = decltype(p);
+      using W = decltype(w);
+      using M = decltype(m);
+      launch(where, {ranges.first_tile[ranges.count]}, kUpdateThreads, "param_update",
+             has_second_moment(a.rule) ? param_update_kernel<G, P, W, M, true>
+                                       : param_update_kernel<G, P, W, M, false>,
+             args, ranges);
     };
-    with_state_type(a.moment1.dtype, "adamw: fp32 or bf16 moments", [&](auto m) {
+    with_state_type(a.moment1.dtype, "update: fp32 or bf16 moments", [&](auto m) {
       // Gradients of fp16 parameters are fp32.
       if (a.params.defined() && a.params.dtype == DType::f16) return launch_as(float{}, Fp16{}, float{}, m);
-      with_state_type(a.grads.dtype, "adamw: fp32 or bf16 gradients", [&](auto g) {
+      with_state_type(a.grads.dtype, "update: fp32 or bf16 gradients", [&](auto g) {
         if (a.master.dtype == DType::bf16) return launch_as(g, Bf16{}, Bf16{}, m);
-        with_state_type(a.params.dtype, "adamw: fp32, bf16 or fp16 parameters",
+        with_state_type(a.params.dtype, "update: fp32, bf16 or fp16 parameters",
                         [&](auto p) { launch_as(g, p, float{}, m); });
       });
     });

@@ -462,7 +462,7 @@ class JobShapes {
     for (const PrecisionCase& c : cases) {
       if (c.master == DType::bf16 && dtype != DType::bf16) continue;  // bf16 masters are the parameters
       const bool separate = c.master != dtype;
-      const AdamwUpdate args{.ranges = ranges,
+      const ParamUpdate args{.ranges = ranges,
                              .grads = g,
                              .master = b.normal(c.master, {n}, 0.02f),
                              .moment1 = b.normal(c.moments, {n}, 0.01f),
@@ -473,9 +473,9 @@ class JobShapes {
                              .step = 3,
                              .rounding = c.rounding};
       b.measure("memory",
-                std::string("adamw_update, state in ") + name_of(c.master) +
+                std::string("param_update, state in ") + name_of(c.master) +
                     (c.rounding == Rounding::stochastic ? ", stochastic" : ""),
-                by({n}), args, &Backend::adamw_update);
+                by({n}), args, &Backend::param_update);
     }
     b.clear();
   }

@@ -203,15 +203,16 @@ TEST_CASE("problems of a base are placed in it, whether the job uses the value o
 }
 
 TEST_CASE("rules over several keys are checked on the merged job", "[spec][bases]") {
-  CHECK(over_base("optimizer: {name: adamw}\n", "optimizer: {name: muon, momentum: 0.9, lr: 0.01}\n") ==
-        Lines{"base.yaml:6:35: optimizer.momentum: has no effect: only name: muon has it; leave it out, or "
-              "take it "
-              "away in the job: `momentum: ~`"});
+  CHECK(
+      over_base("optimizer: {name: adamw}\n", "optimizer: {name: muon, momentum: 0.9, lr: 0.01}\n") ==
+      Lines{"base.yaml:6:35: optimizer.momentum: has no effect: only muon and sgd have it; leave it out, or "
+            "take it "
+            "away in the job: `momentum: ~`"});
   CHECK(over_base("optimizer: {name: adamw, momentum: ~}\n", "optimizer: {name: muon, momentum: 0.9}\n")
             .empty());
   CHECK(over_base("optimizer: {name: muon}\n", "optimizer: {name: adamw, betas: [0.9, 0.99]}\n").empty());
-  CHECK(over_base("optimizer: {name: sgd}\n", "optimizer: {lr: 0.1}\n") ==
-        Lines{"job.yaml:2:19: optimizer.name: expected adamw or muon, got 'sgd'"});
+  CHECK(over_base("optimizer: {name: adagrad}\n", "optimizer: {lr: 0.1}\n") ==
+        Lines{"job.yaml:2:19: optimizer.name: expected adamw, lion, sgd or muon, got 'adagrad'"});
   CHECK(over_base("optimizer: {schedule: {kind: constant}}\n", "optimizer: {schedule: {min_lr: 1e-5}}\n") ==
         Lines{"base.yaml:6:32: optimizer.schedule.min_lr: has no effect: kind: constant stays at lr; leave "
               "it out, "
@@ -223,7 +224,7 @@ TEST_CASE("rules over several keys are checked on the merged job", "[spec][bases
   CHECK(over_base("data: {format: synthetic, train: ~, valid: ~}\n").empty());
   // The job's own key is an error: the job can leave it out.
   CHECK(over_base("optimizer: {momentum: 0.9}\n") ==
-        Lines{"job.yaml:2:23: optimizer.momentum: has no effect: only name: muon has it; leave it out"});
+        Lines{"job.yaml:2:23: optimizer.momentum: has no effect: only muon and sgd have it; leave it out"});
   CHECK(
       over_base("parallel: {dp: 9}\nbatch: {micro: 1}\n") ==
       Lines{

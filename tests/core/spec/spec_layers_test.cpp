@@ -96,7 +96,7 @@ TEST_CASE("contradicting keys of layers are reported by name", "[spec]") {
   CHECK(said("attention: {window: 8, pattern: [full, full]}") ==
         "model.attention.window: has no effect: no layer of attention.pattern slides; leave both out");
   CHECK(said("attention: {window: 8, pattern: [full, full, full, full, sliding]}") ==
-        "model.attention.pattern: has 5 words for 4 layers");
+        "model.attention.pattern: has 5 words for 4 layers: leave some out");
   CHECK(said("attention: {pattern: [sliding, full]}") ==
         "model.attention.pattern: has no effect: no layer slides without attention.window; leave it out");
   CHECK(said("attention: {window: 8, sliding_theta: 100}, positions: learned") ==
@@ -207,7 +207,7 @@ TEST_CASE("groups of experts must be equal, and hold the experts of a token", "[
   told("count: 8, per_token: 2, groups: 4, top_groups: 5",
        "model.experts.top_groups: is more than there are groups (nearest valid: 4)");
   told("count: 8, per_token: 3, groups: 4, top_groups: 1",
-       "model.experts.top_groups: leaves 2 experts to choose 3 of");
+       "model.experts.top_groups: leaves 2 experts to choose 3 of (nearest valid: 2)");
   told("count: 8, per_token: 3, top_groups: 2",
        "model.experts.top_groups: has no effect: there is one group");
 }

@@ -35,6 +35,9 @@ TEST_CASE("each stage of a growing batch has sequences for all ranks, and memory
   CHECK(with("[{global: 8}]") ==
         Lines{"job.yaml:6:38: batch.ramp[0].steps: is required: how many steps it has"});
   CHECK(with("[{global: 8, steps: 0}]").size() == 1);
+  CHECK(problems(kJob, {"parallel.dp=1", "batch={global: 6, micro: 3, ramp: [{global: 2, steps: 1}]}"}) ==
+        Lines{"--set batch={global: 6, micro: 3, ramp: [{global: 2, steps: 1}]}: batch.ramp[0].global: 2 is "
+              "less than micro 3 (nearest valid: 3)"});
   CHECK(with("3") == Lines{"job.yaml:6:37: batch.ramp: expected a list of maps, got '3'"});
 }
 
@@ -365,11 +368,36 @@ TEST_CASE("the durable tier is not the run's own directory, under any name", "[s
   CHECK(with(run, "s3://safe/run").empty());
 }
 
-TEST_CASE("Muon's keys need Muon, and its learning rate has its own default", "[spec]") {
-  for (const std::string key : {"momentum=0.9", "nesterov=false", "adamw_lr=1e-3"})
-    CHECK(problems(kJob, {"optimizer." + key}) ==
+TEST_CASE("keys of one update rule need it, and its learning rate has its own default", "[spec]") {
+  const auto idle = [](const std::string& rule, const std::string& key, const std::string& why) {
+    CAPTURE(rule, key);
+    CHECK(problems(kJob, {"optimizer.name=" + rule, "optimizer." + key}) ==
           Lines{"--set optimizer." + key + ": optimizer." + key.substr(0, key.find('=')) +
-                ": has no effect: only name: muon has it; leave it out"});
+                ": has no effect: " + why + "; leave it out"});
+  };
+  for (const std::string rule : {"adamw", "lion"})
+    for (const std::string key : {"momentum=0.9", "nesterov=false"})
+      idle(rule, key, "only muon and sgd have it");
+  for (const std::string rule : {"adamw", "lion", "sgd"})
+    idle(rule, "adamw_lr=1e-3", "only name: muon has it");
+  for (const std::string rule : {"lion", "sgd"}) idle(rule, "eps=1e-6", "lion and sgd divide by nothing");
+  idle("sgd", "betas=[0.9, 0.95]", "sgd has none: its decay is `momentum`");
+  const auto rule_of = [](const std::string& text) {
+    const job::JobSpec job = spec::parse_job(kJob, "job.yaml", {"optimizer=" + text});
+    CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
+    return job.optimizer;
+  };
+  const job::OptimizerOptions lion = rule_of("{name: lion}"), sgd = rule_of("{name: sgd}");
+  CHECK(lion.lr == 1e-4);
+  CHECK(lion.beta1 == 0.9);
+  CHECK(lion.beta2 == 0.99);
+  CHECK(rule_of("{name: lion, betas: [0.95, 0.98], lr: 1e-5}").beta2 == 0.98);
+  CHECK(sgd.lr == 0.01);
+  CHECK(sgd.momentum == 0.9);
+  CHECK_FALSE(sgd.nesterov);
+  CHECK(rule_of("{name: sgd, nesterov: true, momentum: 0.5}").nesterov);
+  CHECK(rule_of("{name: muon}").momentum == 0.95);
+  CHECK(rule_of("{name: muon}").nesterov);
   CHECK(problems(kJob, {"optimizer={name: muon, momentum: 1.0}"}).size() == 1);
   CHECK(problems(kJob, {"optimizer={name: muon, adamw_lr: 0}"}).size() == 1);
   const job::JobSpec job =
@@ -456,7 +484,7 @@ TEST_CASE("keys that no code supports yet are refused by name", "[spec]") {
   refused("precision={gemm: {qkv: fp8}}", "precision.gemm", "expected compute or fp8, got a map");
   refused("precision={gemm: fp8}", "precision.gemm",
           "fp8 is rounded from bf16, and compute is fp32: set precision.compute to bf16");
-  refused("optimizer.name=lion", "optimizer.name", "expected adamw or muon, got 'lion'");
+  refused("optimizer.name=adagrad", "optimizer.name", "expected adamw, lion, sgd or muon, got 'adagrad'");
   refused("data.tokenizer=bpe.json", "data.tokenizer",
           "'bpe.json' is not available yet: set it to bytes, or give token files with format: tokens");
 }
@@ -542,7 +570,14 @@ TEST_CASE("a text that is no job is one problem", "[spec]") {
   CHECK(problems(",") ==
         Lines{"job.yaml:1:1: the job has ended before this, but more follows: a job is one document"});
   CHECK(problems("a: [b\n").size() == 1);
+  // A section that cannot be read has no vocabulary that would be too small.
+  for (const std::string& line : problems(kJob, {"model=llama"}))
+    CHECK(line.find("tokenizer") == std::string::npos);
   CHECK(problems("a: b: c\n") == Lines{"job.yaml:1:5: is not valid YAML: illegal map value"});
+  CHECK(
+      problems("a: 1\nmodel:\n\tlayers: 2\n") ==
+      Lines{"job.yaml:3:8: is not valid YAML: illegal map value; line 3 is indented by a tab, and YAML takes "
+            "spaces alone"});
   CHECK(problems("x: 1\n\ty: 2\n").size() == 1);
   CHECK(problems(std::string("a: b\0c", 6)) ==
         Lines{"job.yaml:1:5: has a control character: write plain UTF-8 text"});

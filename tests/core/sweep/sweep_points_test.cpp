@@ -196,7 +196,7 @@ TEST_CASE(
       "  name: [a, b]\n"                                                                              // 7
       "  seed: 4\n"                                                                                   // 8
       "  model.preset: [lama-3-8b]\n"                                                                 // 9
-      "list: [{optimizer.name: sgd, batch.micro: x}]\n"                                               // 10
+      "list: [{optimizer.name: foo, batch.micro: x}]\n"                                               // 10
       "random: {samples: 0, over: {optimizer.name: [1, 2]}}\n"                                        // 11
       "sobol: {samples: 4, over: {optimizer.lr: [2.0, 1.0], seed: [0, 5, log], optimizer.eps: 3}}\n"  // 12
       "at_once: many\n",                                                                              // 13
@@ -212,7 +212,7 @@ TEST_CASE(
           "sweep.yaml:7:3: name: is made for each job from the sweep's: leave it out",
           "sweep.yaml:8:9: seed: expected a list of values, got '4'",
           "sweep.yaml:9:18: model.preset: unknown preset 'lama-3-8b' (nearest valid: llama-3-8b)",
-          "sweep.yaml:10:25: optimizer.name: expected adamw or muon, got 'sgd'",
+          "sweep.yaml:10:25: optimizer.name: expected adamw, lion, sgd or muon, got 'foo'",
           "sweep.yaml:10:43: batch.micro: expected an integer, got 'x'",
           "sweep.yaml:11:19: random.samples: must be at least 1, got '0' (nearest valid: 1)",
           "sweep.yaml:11:29: optimizer.name: a range is for keys of one number: give its values in grid or "

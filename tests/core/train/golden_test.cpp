@@ -256,6 +256,35 @@ TEST_CASE("FP8 gradients and losses are those of PyTorch's FP8 run", "[golden][f
   for (std::size_t i = 0; i < losses.size(); ++i) CHECK(std::abs(losses[i] - exact[i]) < 2 * torch_strays);
 }
 
+TEST_CASE("losses, norms and final weights of Lion and SGD are PyTorch's", "[golden][rules]") {
+  const std::string rule = GENERATE("lion", "sgd", "nesterov");
+  CAPTURE(rule);
+  const Golden golden("rules_llama");
+  const auto loss = golden.get<double>(rule + ".loss"), norm = golden.get<double>(rule + ".grad_norm");
+  core::job::JobSpec job = golden_job("llama", "fp32");
+  job.optimizer.kind = rule == "lion" ? core::job::OptimizerKind::lion : core::job::OptimizerKind::sgd;
+  job.optimizer.lr = rule == "lion" ? 1e-3 : 0.1;
+  job.optimizer.schedule.min_lr = job.optimizer.lr / 50;
+  job.optimizer.beta2 = 0.99;
+  job.optimizer.momentum = 0.9;
+  job.optimizer.nesterov = rule == "nesterov";
+  constexpr double kLoss = 1e-6, kWeight = 1e-5;
+  const auto losses = train_golden(
+      Golden("llama"), Golden("llama"), job,
+      [&](core::rank::DeviceRank& rank, std::size_t step, const core::train::StepReport& report) {
+        CAPTURE(step);
+        CHECK(report.grad_norm == Approx(norm[step - 1]).epsilon(1e-5));
+        if (step < 12) return;
+        core::model::ParamStore& params = rank.trainer().params();
+        for (core::model::ParamId id = 0; id < params.count(); ++id) {
+          CAPTURE(params.info(id).name);
+          CHECK(relative_error(golden.get<float>(rule + ".final." + params.info(id).name),
+                               params.master(id).as<float>()) < kWeight);
+        }
+      });
+  for (std::size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == Approx(loss[i]).epsilon(kLoss));
+}
+
 TEST_CASE("Muon's losses, norms and final weights are PyTorch's", "[golden][muon]") {
   const std::string name = GENERATE("llama", "qwen", "shared");
   CAPTURE(name);

@@ -65,6 +65,10 @@ core::job::JobSpec layouts_job(const std::string& named) {
     job.model.linear_bias = job.model.qkv_bias = job.model.tie_embeddings = true;
     job.model.kv_heads = 4;
   }
+  if (model == "lion" || model == "sgd") {
+    job.optimizer.kind = model == "lion" ? core::job::OptimizerKind::lion : core::job::OptimizerKind::sgd;
+    job.optimizer.lr = model == "lion" ? 1e-3 : 0.1;
+  }
   if (model.starts_with("muon")) {
     job.optimizer.kind = core::job::OptimizerKind::muon;
     job.optimizer.lr = 2e-2, job.optimizer.adamw_lr = 5e-3;
@@ -898,6 +902,20 @@ TEST_CASE("Muon's layouts give one rank's losses", "[layouts][muon]") {
   check_layout(experts, {.dp = 6, .zero = 1, .ep = 3});
   check_layout(experts, {.tp = 2, .dp = 3, .zero = 3, .sequence_parallel = true, .ep = 3});
   check_layout(experts, {.pp = 2, .dp = 4, .zero = 2, .schedule = zb_h1, .ep = 2});
+}
+
+TEST_CASE("layouts of Lion and SGD give one rank's losses", "[layouts][rules]") {
+  for (const std::string model : {"lion", "sgd"}) {
+    check_layout_always(model, {.dp = 2, .zero = 1});
+    check_layout(model, {.dp = 2, .zero = 0});
+    check_layout(model, {.dp = 4, .zero = 3, .zero_group = 2});
+    check_layout(model, {.tp = 2,
+                         .pp = 2,
+                         .dp = 2,
+                         .zero = 2,
+                         .schedule = parallel::ScheduleKind::zb_h1,
+                         .sequence_parallel = true});
+  }
 }
 
 TEST_CASE("Muon's bound between layouts is that of AdamW", "[layouts][muon]") {

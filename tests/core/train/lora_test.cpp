@@ -453,7 +453,7 @@ TEST_CASE("adapters that nothing can train are refused", "[lora][spec]") {
       core::spec::parse_job("model: {from: base, mlp: gelu, " + model + "lora: {rank: 4}\n" + rest, "a");
   CHECK(gpt2.model.lora.targets == std::vector<std::string>{"c_attn", "c_proj", "c_fc"});
   require_lora_refused("model: {from: base, " + model + "lora: {rank: 4}\noptimizer: {name: muon}\n" + rest,
-                       "set it to adamw");
+                       "set it to adamw, lion or sgd");
   require_lora_refused("model: {from: base, " + model + "lora: {alpha: 4}\n" + rest, "lora.rank is 0");
   require_lora_refused("model: {from: base, " + model + "lora: {rank: 4, dropout: 0.1}\n" + rest, "dropout");
   require_lora_refused(

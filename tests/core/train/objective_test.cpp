@@ -309,6 +309,7 @@ TEST_CASE("an average of the weights follows them on every layout", "[objective]
       {"fp32", adamw, 1, 0, 1},
       {"bf16", adamw, 2, 1, 1},
       {"fp32", muon, 2, 3, 2},
+      {"bf16", lion, 2, 2, 1},
       {"{compute: bf16, grads: bf16, master: bf16, moments: bf16}", adamw, 2, 2, 1}};
   for (const Place& place : places) {
     CAPTURE(place.precision, to_string(place.optimizer), place.dp, place.zero);

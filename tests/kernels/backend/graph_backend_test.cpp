@@ -377,6 +377,6 @@ TEST_CASE("an operator's arguments can be stored, except those in host memory", 
 #define TRAINERD_OPERATOR(name, Args, cuda) \
   if (!Comparable<Args>) ending.insert(#Args);
 #include "kernels/ops/operators.def"
-  CHECK(ending == std::set<std::string>{"AdamwUpdate", "CopyBoxes", "DirectionUpdate", "GroupSquareSums",
+  CHECK(ending == std::set<std::string>{"ParamUpdate", "CopyBoxes", "DirectionUpdate", "GroupSquareSums",
                                         "RopeTable", "TotalSquareSum"});
 }

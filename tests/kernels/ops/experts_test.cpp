@@ -573,15 +573,15 @@ TEST_CASE("biases of experts are added to their rows, and get the sums of their 
   // An expert without rows, and rows that are not in use.
   const std::vector<std::int32_t> first{0, 3, 3, 4, 9};
   const std::int64_t rows = 11, experts = 4, used = 9;
-  const DType of_bias = GENERATE(DType::f32, DType::bf16, DType::f16);
+  const DType gradients = GENERATE(DType::f32, DType::bf16);
   for (const DType dtype : kActivationDtypes)
     for (const std::int64_t columns : {1, 37, 64, 600}) {
-      if (apart(dtype, of_bias)) continue;
+      if (dtype == DType::f16 && gradients == DType::bf16) continue;
       std::vector<std::int32_t> source(index(rows), -1);
       for (std::int64_t r = 0; r < used; ++r) source[index(r)] = static_cast<std::int32_t>(r * 5 % 12);
       const Values y = normal_values(rows * columns, 1, dtype), dy = normal_values(rows * columns, 2, dtype),
-                   bias = normal_values(experts * columns, 3, of_bias),
-                   before = normal_values(experts * columns, 4, of_bias),
+                   bias = normal_values(experts * columns, 3, dtype),
+                   before = normal_values(experts * columns, 4, gradients),
                    weights = normal_values(12, 5, DType::f32), dweights = normal_values(12, 6, DType::f32);
       Values sums = y, plain(bias.size()), weighed = before, more = dweights;
       for (std::int64_t e = 0; e < experts; ++e)
@@ -596,10 +596,9 @@ TEST_CASE("biases of experts are added to their rows, and get the sums of their 
           }
       check_operator([&](Machine& m) {
         const Tensor first_E = m.ids(first), out = m.tensor(dtype, {rows, columns}, y),
-                     d = m.tensor(dtype, {rows, columns}, dy),
-                     b = m.tensor(of_bias, {experts * columns}, bias),
-                     assigned = m.empty(of_bias, {experts * columns}),
-                     added = m.tensor(of_bias, {experts * columns}, before),
+                     d = m.tensor(dtype, {rows, columns}, dy), b = m.tensor(dtype, {experts * columns}, bias),
+                     assigned = m.empty(gradients, {experts * columns}),
+                     added = m.tensor(gradients, {experts * columns}, before),
                      dweight = m.tensor(DType::f32, {4, 3}, dweights),
                      alone = m.tensor(DType::f32, {4, 3}, dweights);
         m.backend().add_expert_bias(m.stream(), {.y_RN = out, .bias_EN = b, .first_E = first_E});

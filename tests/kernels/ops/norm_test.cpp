@@ -8,7 +8,7 @@ using kernels::WriteMode;
 
 struct NormCase {
   NormKind kind;
-  DType activations, weights;
+  DType dtype, gradients;  ///< of activations and weights; of the weights' gradients
   std::int64_t rows, columns;
   double offset = 0;  ///< added to the weight
 };
@@ -18,12 +18,11 @@ std::vector<NormCase> cases() {
   std::vector<NormCase> all;
   for (const NormKind kind : {NormKind::rms, NormKind::layer})
     for (const DType dtype : kActivationDtypes) {
-      const DType weights = dtype == DType::f16 ? DType::f16 : DType::f32;
-      all.push_back({kind, dtype, weights, 1, 1});
+      all.push_back({kind, dtype, DType::f32, 1, 1});
       all.push_back({kind, dtype, dtype, 5, 37});
-      all.push_back({kind, dtype, weights, 70, 16});
+      all.push_back({kind, dtype, DType::f32, 70, 16});
       all.push_back({kind, dtype, dtype, 5, 37, 1.0});
-      all.push_back({kind, dtype, weights, 3, 64, 1.0});
+      all.push_back({kind, dtype, DType::f32, 3, 64, 1.0});
     }
   all.push_back({NormKind::rms, DType::f32, DType::bf16, 2, 48});
   return all;
@@ -64,22 +63,22 @@ constexpr float kEps = 1e-2f;  // large enough to be seen in the result
 TEST_CASE("add_norm forward matches its float64 definition, with and without delta and bias", "[norm]") {
   for (const NormCase& c : cases()) {
     const Shape shape{c.rows, c.columns}, row{c.columns}, column{c.rows};
-    const Values residual = normal_values(shape.numel(), 1, c.activations, 1.0, 0.5);
-    const Values delta = normal_values(shape.numel(), 2, c.activations);
-    const Values weight = normal_values(c.columns, 3, c.weights, 0.3, 1.0 - c.offset),
-                 bias = normal_values(c.columns, 4, c.weights);
-    const Values total = rounded(sum(residual, delta), c.activations);
+    const Values residual = normal_values(shape.numel(), 1, c.dtype, 1.0, 0.5);
+    const Values delta = normal_values(shape.numel(), 2, c.dtype);
+    const Values weight = normal_values(c.columns, 3, c.dtype, 0.3, 1.0 - c.offset),
+                 bias = normal_values(c.columns, 4, c.dtype);
+    const Values total = rounded(sum(residual, delta), c.dtype);
     check_operator([&](Machine& m) {
-      const Tensor w = m.tensor(c.weights, row, weight), b = m.tensor(c.weights, row, bias);
-      const Tensor stored = m.empty(c.activations, shape), y = m.empty(c.activations, shape);
-      const Tensor plain = m.empty(c.activations, shape);
+      const Tensor w = m.tensor(c.dtype, row, weight), b = m.tensor(c.dtype, row, bias);
+      const Tensor stored = m.empty(c.dtype, shape), y = m.empty(c.dtype, shape);
+      const Tensor plain = m.empty(c.dtype, shape);
       const Tensor mean = m.empty(DType::f32, column), rstd = m.empty(DType::f32, column);
       const Tensor mean2 = m.empty(DType::f32, column), rstd2 = m.empty(DType::f32, column);
-      const Tensor in_place = m.tensor(c.activations, shape, residual), y2 = m.empty(c.activations, shape);
-      const Tensor d = m.tensor(c.activations, shape, delta);
+      const Tensor in_place = m.tensor(c.dtype, shape, residual), y2 = m.empty(c.dtype, shape);
+      const Tensor d = m.tensor(c.dtype, shape, delta);
       kernels::AddNormForward args{.kind = c.kind,
                                    .eps = kEps,
-                                   .residual_TD = m.tensor(c.activations, shape, residual),
+                                   .residual_TD = m.tensor(c.dtype, shape, residual),
                                    .delta_TD = d,
                                    .weight_D = w,
                                    .weight_offset = static_cast<float>(c.offset),
@@ -94,7 +93,7 @@ TEST_CASE("add_norm forward matches its float64 definition, with and without del
       m.backend().add_norm_forward(m.stream(), args);
       args = {.kind = c.kind,
               .eps = kEps,
-              .residual_TD = m.tensor(c.activations, shape, residual),
+              .residual_TD = m.tensor(c.dtype, shape, residual),
               .delta_TD = {},
               .weight_D = w,
               .weight_offset = static_cast<float>(c.offset),
@@ -121,12 +120,12 @@ TEST_CASE("add_norm forward matches its float64 definition, with and without del
 TEST_CASE("add_norm backward matches finite differences in its input, weight and bias", "[norm]") {
   for (const NormCase& c : cases()) {
     const Shape shape{c.rows, c.columns}, row{c.columns}, column{c.rows};
-    const Values x = normal_values(shape.numel(), 5, c.activations, 1.0, 0.5);
-    const Values dy = normal_values(shape.numel(), 6, c.activations);
-    const Values dsum = normal_values(shape.numel(), 7, c.activations);
-    const Values weight = normal_values(c.columns, 8, c.weights, 0.3, 1.0 - c.offset),
-                 bias = normal_values(c.columns, 9, c.weights);
-    const Values before = normal_values(c.columns, 10, c.weights);
+    const Values x = normal_values(shape.numel(), 5, c.dtype, 1.0, 0.5);
+    const Values dy = normal_values(shape.numel(), 6, c.dtype);
+    const Values dsum = normal_values(shape.numel(), 7, c.dtype);
+    const Values weight = normal_values(c.columns, 8, c.dtype, 0.3, 1.0 - c.offset),
+                 bias = normal_values(c.columns, 9, c.dtype);
+    const Values before = normal_values(c.columns, 10, c.gradients);
     // The forward pass's statistics in fp32, as the backward pass gets them.
     const Statistics s = statistics(c, x, kEps);
 
@@ -141,17 +140,17 @@ TEST_CASE("add_norm backward matches finite differences in its input, weight and
 
     check_operator([&](Machine& m) {
       const bool layer = c.kind == NormKind::layer;
-      const Tensor dw = m.tensor(c.weights, row, before), db = m.tensor(c.weights, row, before);
-      const Tensor dw2 = m.empty(c.weights, row), dx2 = m.tensor(c.activations, shape, dy);
+      const Tensor dw = m.tensor(c.gradients, row, before), db = m.tensor(c.gradients, row, before);
+      const Tensor dw2 = m.empty(c.gradients, row), dx2 = m.tensor(c.dtype, shape, dy);
       kernels::AddNormBackward args{.kind = c.kind,
-                                    .dy_TD = m.tensor(c.activations, shape, dy),
-                                    .dsum_TD = m.tensor(c.activations, shape, dsum),
-                                    .sum_TD = m.tensor(c.activations, shape, x),
-                                    .weight_D = m.tensor(c.weights, row, weight),
+                                    .dy_TD = m.tensor(c.dtype, shape, dy),
+                                    .dsum_TD = m.tensor(c.dtype, shape, dsum),
+                                    .sum_TD = m.tensor(c.dtype, shape, x),
+                                    .weight_D = m.tensor(c.dtype, row, weight),
                                     .weight_offset = static_cast<float>(c.offset),
                                     .mean_T = layer ? m.tensor(DType::f32, column, s.mean) : Tensor{},
                                     .rstd_T = m.tensor(DType::f32, column, s.rstd),
-                                    .dx_TD = m.empty(c.activations, shape),
+                                    .dx_TD = m.empty(c.dtype, shape),
                                     .dweight_D = dw,
                                     .dbias_D = db,
                                     .mode = WriteMode::accumulate};
@@ -169,8 +168,8 @@ TEST_CASE("add_norm backward matches finite differences in its input, weight and
       outputs.push_back({"dx in place of dy", dx2, dx_alone, c.columns});
       outputs.push_back({"dweight assigned", dw2, dweight, c.rows});
       // dx in place of dsum.
-      args.dy_TD = m.tensor(c.activations, shape, dy);
-      args.dsum_TD = args.dx_TD = m.tensor(c.activations, shape, dsum);
+      args.dy_TD = m.tensor(c.dtype, shape, dy);
+      args.dsum_TD = args.dx_TD = m.tensor(c.dtype, shape, dsum);
       m.backend().add_norm_backward(m.stream(), args);
       outputs.push_back({"dx in place of dsum", args.dx_TD, dx, c.columns});
       return outputs;
@@ -195,6 +194,27 @@ TEST_CASE("layer norm keeps its variance despite a large mean", "[norm]") {
                                               .rstd_T = rstd});
     return std::vector<Output>{{"rstd", rstd, statistics(c, x, 0.0).rstd, 100}};
   });
+}
+
+TEST_CASE("weights of another dtype than the activations are refused", "[norm]") {
+  for (const auto& [dtype, other] :
+       {std::pair{DType::f32, DType::bf16}, {DType::bf16, DType::f32}, {DType::f16, DType::f32}}) {
+    Machine m(instruction_sets().back(), 1);
+    const Tensor x = m.empty(dtype, {2, 8}), y = m.empty(dtype, {2, 8}), rstd = m.empty(DType::f32, {2});
+    kernels::AddNormForward args{.kind = NormKind::rms,
+                                 .eps = kEps,
+                                 .residual_TD = x,
+                                 .delta_TD = {},
+                                 .weight_D = m.empty(other, {8}),
+                                 .bias_D = {},
+                                 .sum_TD = {},
+                                 .y_TD = y,
+                                 .mean_T = {},
+                                 .rstd_T = rstd};
+    CHECK_THROWS_AS(m.backend().add_norm_forward(m.stream(), args), std::logic_error);
+    args.weight_D = m.empty(dtype, {8});
+    CHECK_NOTHROW(m.backend().add_norm_forward(m.stream(), args));
+  }
 }
 
 }  // namespace trainerd::test

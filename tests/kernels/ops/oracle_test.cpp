@@ -32,8 +32,7 @@ struct Trial {
     return tensor(dtype, shape, normal_values(shape.numel(), seed, DType::bf16, stddev, mean));
   }
   Tensor weights(const Shape& shape, unsigned seed, double mean = 0.0) const {
-    const DType type = dtype == DType::f16 ? DType::f16 : DType::f32;
-    return tensor(type, shape, normal_values(shape.numel(), seed, DType::bf16, 0.3, mean));
+    return tensor(dtype, shape, normal_values(shape.numel(), seed, DType::bf16, 0.3, mean));
   }
   /// Gradients of parameters in the dtype of these, or in fp32 if that is fp16.
   Tensor like_gradients(const Shape& shape, unsigned seed) const {
@@ -359,7 +358,7 @@ TEST_CASE("hundreds of ranges and thousands of runs are walked as in the CPU wor
     on.m.backend().write(on.m.stream(), std::as_bytes(std::span(&control, 1)), values);
     Values squares = normal_values(n, 4, DType::bf16);
     for (double& v : squares) v = std::abs(v);
-    const kernels::AdamwUpdate update{.ranges = ranges,
+    const kernels::ParamUpdate update{.ranges = ranges,
                                       .grads = on.like_gradients({n}, 1),
                                       .master = on.gradients({n}, 2),
                                       .moment1 = on.gradients({n}, 3),
@@ -368,7 +367,18 @@ TEST_CASE("hundreds of ranges and thousands of runs are walked as in the CPU wor
                                       .control = values,
                                       .lr = 0.01f,
                                       .step = 7};
-    on.m.backend().adamw_update(on.m.stream(), update);
+    on.m.backend().param_update(on.m.stream(), update);
+    std::vector<Result> of_rules;
+    for (const auto& [name, rule] :
+         {std::pair{"lion", kernels::UpdateRule::lion}, {"sgd", kernels::UpdateRule::sgd}}) {
+      kernels::ParamUpdate other = update;
+      other.rule = rule, other.nesterov = rule == kernels::UpdateRule::sgd;
+      other.master = on.gradients({n}, 2), other.moment1 = on.gradients({n}, 3), other.moment2 = {};
+      other.params = on.tensor(on.dtype, {n}, Values(n, 0.0));
+      on.m.backend().param_update(on.m.stream(), other);
+      of_rules.push_back({std::string(name) + "'s master", other.master});
+      of_rules.push_back({std::string(name) + "'s moment", other.moment1});
+    }
 
     std::vector<std::int64_t> first_block{0};
     for (std::int64_t r = 0; r < runs; ++r) first_block.push_back(first_block.back() + r % 3);
@@ -394,9 +404,11 @@ TEST_CASE("hundreds of ranges and thousands of runs are walked as in the CPU wor
     CHECK(Machine::read(bad_total)[0] == std::numeric_limits<double>::infinity());
     CHECK(Machine::read(flag)[0] == 0);
     CHECK(Machine::read(flagged)[0] == 7);
-    return std::vector<Result>{{"master", update.master},   {"params", update.params},
-                               {"moment2", update.moment2}, {"total", total, 3000},
-                               {"nonfinite", nonfinite, 1}, {"run of the infinity", late, 1}};
+    std::vector<Result> results{{"master", update.master},   {"params", update.params},
+                                {"moment2", update.moment2}, {"total", total, 3000},
+                                {"nonfinite", nonfinite, 1}, {"run of the infinity", late, 1}};
+    results.insert(results.end(), of_rules.begin(), of_rules.end());
+    return results;
   });
 }
 

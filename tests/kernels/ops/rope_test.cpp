@@ -154,9 +154,8 @@ TEST_CASE("qk_norm_rope forward matches its float64 definition", "[rope]") {
     const std::int64_t e = c.heads.head_size;
     const Shape shape{c.tokens, c.heads.columns()};
     const Values qkv = normal_values(shape.numel(), 1, c.dtype);
-    const DType weights = c.dtype == DType::f16 ? DType::f16 : DType::f32;
-    const Values q_weight = normal_values(c.q_weights(), 2, weights, 0.3, 1.0 - c.offset),
-                 k_weight = normal_values(c.k_weights(), 3, weights, 0.3, 1.0 - c.offset);
+    const Values q_weight = normal_values(c.q_weights(), 2, c.dtype, 0.3, 1.0 - c.offset),
+                 k_weight = normal_values(c.k_weights(), 3, c.dtype, 0.3, 1.0 - c.offset);
     const Values table = rounded(rope_values(11, c.rotated(), 100.0), DType::f32);
     const Values expected = reference(c, qkv, q_weight, k_weight, table);
     check_operator([&](Machine& m) {
@@ -167,8 +166,8 @@ TEST_CASE("qk_norm_rope forward matches its float64 definition", "[rope]") {
           .positions_T = m.ids(positions_of(c)),
           .rope_table_SR = c.rope ? m.tensor(DType::f32, {11, c.rotated()}, table) : Tensor{},
           .span = c.span,
-          .q_weight_E = c.norm ? m.tensor(weights, {c.q_weights()}, q_weight) : Tensor{},
-          .k_weight_E = c.norm ? m.tensor(weights, {c.k_weights()}, k_weight) : Tensor{},
+          .q_weight_E = c.norm ? m.tensor(c.dtype, {c.q_weights()}, q_weight) : Tensor{},
+          .k_weight_E = c.norm ? m.tensor(c.dtype, {c.k_weights()}, k_weight) : Tensor{},
           .weight_offset = static_cast<float>(c.offset),
           .eps = kRopeEps};
       m.backend().qk_norm_rope_forward(m.stream(), args);

@@ -7,6 +7,7 @@ namespace trainerd::test {
 namespace {
 
 using kernels::StepControlValues;
+using kernels::UpdateRule;
 
 StepControlValues control_of(Machine& m, const Values& sums, const std::vector<std::int64_t>& first_block,
                              double loss, double clip, double weight = 1, double nominal_weight = 1) {
@@ -146,7 +147,7 @@ TEST_CASE("adamw corrects its moments as its control says", "[update]") {
       const Tensor values = m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(control))});
       m.backend().write(m.stream(), std::as_bytes(std::span(&control, 1)), values);
       const Values ones(20, 1.0);
-      const kernels::AdamwUpdate args{.ranges = ranges,
+      const kernels::ParamUpdate args{.ranges = ranges,
                                       .grads = m.tensor(DType::f32, {20}, ones),
                                       .master = m.tensor(DType::f32, {20}, ones),
                                       .moment1 = m.tensor(DType::f32, {20}, Values(20, 0.25)),
@@ -155,7 +156,7 @@ TEST_CASE("adamw corrects its moments as its control says", "[update]") {
                                       .control = values,
                                       .lr = 0.5f,
                                       .step = step};
-      m.backend().adamw_update(m.stream(), args);
+      m.backend().param_update(m.stream(), args);
       return Machine::read(args.master);
     };
     CHECK(updated(9, 4) == updated(4, 0));
@@ -283,100 +284,152 @@ TEST_CASE("step control skips on a value that is not finite and names the first 
   CHECK(loss.nonfinite == -1);
 }
 
-TEST_CASE("adamw matches its float64 formula on its ranges and leaves the rest", "[update]") {
+namespace {
+
+struct RuleCase {
+  UpdateRule rule;
+  bool nesterov = false;
+};
+constexpr RuleCase kRules[] = {
+    {UpdateRule::adamw}, {UpdateRule::lion}, {UpdateRule::sgd}, {UpdateRule::sgd, true}};
+
+/// One element's state.
+struct Element {
+  double w, m1, m2;
+};
+
+/// The rules of UpdateRule in double.
+Element moved(const RuleCase& c, const kernels::ParamUpdate& a, Element x, double g, double decay) {
+  const double b1 = a.beta1, b2 = a.beta2, before = x.m1;
+  double move = 0;
+  if (c.rule == UpdateRule::adamw) {
+    x.m1 = b1 * before + (1 - b1) * g;
+    x.m2 = b2 * x.m2 + (1 - b2) * g * g;
+    const auto t = static_cast<double>(a.step);
+    move = x.m1 / (1 - std::pow(b1, t)) / (std::sqrt(x.m2 / (1 - std::pow(b2, t))) + a.eps);
+  } else if (c.rule == UpdateRule::lion) {
+    const double mean = b1 * before + (1 - b1) * g;
+    move = mean > 0 ? 1 : mean < 0 ? -1 : 0;
+    x.m1 = b2 * before + (1 - b2) * g;
+  } else {
+    x.m1 = b1 * before + g;
+    move = c.nesterov ? g + b1 * x.m1 : x.m1;
+  }
+  x.w -= a.lr * (move + decay * x.w);
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("updates match their float64 formulas on their ranges and leave the rest", "[update]") {
   const std::int64_t n = 16384 + 1000;
   // A gap at the front, one in the middle that crosses a block, ranges that end and begin within one block.
   const std::vector<kernels::UpdateRange> ranges{
       {5, 1, 0.0f}, {6, 300, 0.1f}, {1000, 15000, 0.01f}, {16390, 900, 0.5f}};
-  const float lr = 0.01f, beta1 = 0.9f, beta2 = 0.99f, eps = 1e-3f, factor = 0.5f;
-  const std::int64_t step = 3;
-  for (const DType grad_dtype : kStateDtypes)
-    for (const auto& [param_dtype, master_dtype, moment_dtype] :
-         {std::array{DType::f32, DType::f32, DType::f32},
-          {DType::bf16, DType::f32, DType::f32},
-          {DType::f32, DType::f32, DType::bf16},
-          {DType::bf16, DType::f32, DType::bf16},
-          {DType::bf16, DType::bf16, DType::f32},
-          {DType::bf16, DType::bf16, DType::bf16},
-          {DType::f16, DType::f32, DType::f32},
-          {DType::f16, DType::f32, DType::bf16}}) {
-      if (mixed(param_dtype, grad_dtype)) continue;
-      const Values grads = normal_values(n, 1, grad_dtype), master = normal_values(n, 2, master_dtype);
-      const Values moment1 = normal_values(n, 3, moment_dtype);
-      Values moment2 = normal_values(n, 4, moment_dtype);
-      for (double& v : moment2) v = std::abs(v);
-      const Values params = normal_values(n, 5, param_dtype);
-      Values w = master, m1 = moment1, m2 = moment2, p = params;
-      for (const kernels::UpdateRange& range : ranges)
-        for (auto i = static_cast<std::size_t>(range.begin);
-             i < static_cast<std::size_t>(range.begin + range.count); ++i) {
-          const double b1 = beta1, b2 = beta2, g = grads[i] * factor;
-          m1[i] = b1 * m1[i] + (1 - b1) * g;
-          m2[i] = b2 * m2[i] + (1 - b2) * g * g;
-          const double mean = m1[i] / (1 - std::pow(b1, step)), square = m2[i] / (1 - std::pow(b2, step));
-          w[i] -= lr * (mean / (std::sqrt(square) + eps) + range.weight_decay * w[i]);
-          p[i] = w[i];
-        }
-      check_operator([&](Machine& m) {
-        kernels::AdamwUpdate args{
-            .ranges = ranges,
-            .grads = m.tensor(grad_dtype, {n}, grads),
-            .master = m.tensor(master_dtype, {n}, master),
-            .moment1 = m.tensor(moment_dtype, {n}, moment1),
-            .moment2 = m.tensor(moment_dtype, {n}, moment2),
-            .params = master_dtype == DType::f32 ? m.tensor(param_dtype, {n}, params) : Tensor{},
-            .control = control_tensor(m, factor, 0),
-            .lr = lr,
-            .beta1 = beta1,
-            .beta2 = beta2,
-            .eps = eps,
-            .step = step};
-        m.backend().adamw_update(m.stream(), args);
-        std::vector<Output> outputs{
-            {"master", args.master, w}, {"moment1", args.moment1, m1}, {"moment2", args.moment2, m2}};
-        if (args.params.defined()) outputs.push_back({"params", args.params, p});
-        // Elements outside all ranges keep their bits.
-        const Values after = Machine::read(args.master);
-        for (const std::size_t i : {std::size_t{0}, std::size_t{4}, std::size_t{306}, std::size_t{999},
-                                    std::size_t{16389}, std::size_t{17383}})
-          CHECK(after[i] == master[i]);
-        args.params = {};
-        args.master = m.tensor(master_dtype, {n}, master);
-        args.moment1 = m.tensor(moment_dtype, {n}, moment1);
-        args.moment2 = m.tensor(moment_dtype, {n}, moment2);
-        m.backend().adamw_update(m.stream(), args);
-        outputs.push_back({"master without params", args.master, w});
-        return outputs;
-      });
-    }
+  const float factor = 0.5f;
+  for (const RuleCase& rule : kRules)
+    for (const DType grad_dtype : kStateDtypes)
+      for (const auto& [param_dtype, master_dtype, moment_dtype] :
+           {std::array{DType::f32, DType::f32, DType::f32},
+            {DType::bf16, DType::f32, DType::f32},
+            {DType::f32, DType::f32, DType::bf16},
+            {DType::bf16, DType::f32, DType::bf16},
+            {DType::bf16, DType::bf16, DType::f32},
+            {DType::bf16, DType::bf16, DType::bf16},
+            {DType::f16, DType::f32, DType::f32},
+            {DType::f16, DType::f32, DType::bf16}}) {
+        if (mixed(param_dtype, grad_dtype)) continue;
+        if (rule.rule != UpdateRule::adamw && (grad_dtype == DType::bf16) != (master_dtype == DType::bf16))
+          continue;
+        const bool second = kernels::has_second_moment(rule.rule);
+        CAPTURE(static_cast<int>(rule.rule), rule.nesterov);
+        Values grads = normal_values(n, 1, grad_dtype), moment1 = normal_values(n, 3, moment_dtype);
+        const Values master = normal_values(n, 2, master_dtype);
+        // A mean of zero, and the smallest ones: lion moves by their sign.
+        grads[10] = moment1[10] = 0;
+        grads[11] = 0, moment1[11] = 0x1p-126;
+        grads[12] = 0, moment1[12] = -0x1p-126;
+        Values moment2 = normal_values(n, 4, moment_dtype);
+        for (double& v : moment2) v = std::abs(v);
+        const Values params = normal_values(n, 5, param_dtype);
+        kernels::ParamUpdate args{.ranges = ranges,
+                                  .grads = {},
+                                  .master = {},
+                                  .moment1 = {},
+                                  .moment2 = {},
+                                  .params = {},
+                                  .control = {},
+                                  .rule = rule.rule,
+                                  .lr = 0.01f,
+                                  .beta1 = 0.9f,
+                                  .beta2 = 0.99f,
+                                  .eps = 1e-3f,
+                                  .nesterov = rule.nesterov,
+                                  .step = 3};
+        Values w = master, m1 = moment1, m2 = moment2, p = params;
+        for (const kernels::UpdateRange& range : ranges)
+          for (auto i = static_cast<std::size_t>(range.begin);
+               i < static_cast<std::size_t>(range.begin + range.count); ++i) {
+            const Element x = moved(rule, args, {w[i], m1[i], m2[i]}, grads[i] * factor, range.weight_decay);
+            w[i] = p[i] = x.w, m1[i] = x.m1, m2[i] = x.m2;
+          }
+        check_operator([&](Machine& m) {
+          args.grads = m.tensor(grad_dtype, {n}, grads);
+          args.master = m.tensor(master_dtype, {n}, master);
+          args.moment1 = m.tensor(moment_dtype, {n}, moment1);
+          args.moment2 = second ? m.tensor(moment_dtype, {n}, moment2) : Tensor{};
+          args.params = master_dtype == DType::f32 ? m.tensor(param_dtype, {n}, params) : Tensor{};
+          args.control = control_tensor(m, factor, 0);
+          m.backend().param_update(m.stream(), args);
+          std::vector<Output> outputs{{"master", args.master, w}, {"moment1", args.moment1, m1}};
+          if (second) outputs.push_back({"moment2", args.moment2, m2});
+          if (args.params.defined()) outputs.push_back({"params", args.params, p});
+          // Elements outside all ranges keep their bits.
+          const Values after = Machine::read(args.master);
+          for (const std::size_t i : {std::size_t{0}, std::size_t{4}, std::size_t{306}, std::size_t{999},
+                                      std::size_t{16389}, std::size_t{17383}})
+            CHECK(after[i] == master[i]);
+          args.params = {};
+          args.master = m.tensor(master_dtype, {n}, master);
+          args.moment1 = m.tensor(moment_dtype, {n}, moment1);
+          if (second) args.moment2 = m.tensor(moment_dtype, {n}, moment2);
+          m.backend().param_update(m.stream(), args);
+          outputs.push_back({"master without params", args.master, w});
+          return outputs;
+        });
+      }
 }
 
-TEST_CASE("adamw does nothing if the control skips the step", "[update]") {
+TEST_CASE("updates do nothing if the control skips the step", "[update]") {
   const std::vector<kernels::UpdateRange> ranges{{0, 20, 0.1f}};
-  for (const kernels::Isa isa : instruction_sets()) {
+  for (const RuleCase& rule : kRules) {
+    const kernels::Isa isa = instruction_sets().back();
+    const bool second = kernels::has_second_moment(rule.rule);
     Machine m(isa, 1);
     const Values ones(20, 1.0), nans(20, std::nan(""));
-    const kernels::AdamwUpdate args{.ranges = ranges,
+    const kernels::ParamUpdate args{.ranges = ranges,
                                     .grads = m.tensor(DType::f32, {20}, nans),
                                     .master = m.tensor(DType::f32, {20}, ones),
                                     .moment1 = m.tensor(DType::f32, {20}, ones),
-                                    .moment2 = m.tensor(DType::f32, {20}, ones),
+                                    .moment2 = second ? m.tensor(DType::f32, {20}, ones) : Tensor{},
                                     .params = m.tensor(DType::bf16, {20}, ones),
                                     .control = control_tensor(m, 1.0f, 1),
+                                    .rule = rule.rule,
                                     .lr = 0.1f,
                                     .step = 1};
-    m.backend().adamw_update(m.stream(), args);
+    m.backend().param_update(m.stream(), args);
     CHECK(Machine::read(args.master) == ones);
     CHECK(Machine::read(args.moment1) == ones);
-    CHECK(Machine::read(args.moment2) == ones);
+    if (second) CHECK(Machine::read(args.moment2) == ones);
     CHECK(Machine::read(args.params) == ones);
   }
 }
 
-TEST_CASE("adamw refuses ranges that overlap or leave the state", "[update]") {
+TEST_CASE("updates refuse ranges that overlap or leave the state, and moments that their rule lacks",
+          "[update]") {
   Machine m(kernels::Isa::portable, 1);
   const Tensor x = m.tensor(DType::f32, {10}, Values(10, 1.0));
-  kernels::AdamwUpdate args{.ranges = {},
+  kernels::ParamUpdate args{.ranges = {},
                             .grads = x,
                             .master = x,
                             .moment1 = x,
@@ -385,17 +438,24 @@ TEST_CASE("adamw refuses ranges that overlap or leave the state", "[update]") {
                             .control = control_tensor(m, 1.0f, 0)};
   const std::vector<kernels::UpdateRange> overlapping{{0, 5, 0}, {4, 2, 0}}, outside{{0, 11, 0}};
   args.ranges = overlapping;
-  CHECK_THROWS_AS(m.backend().adamw_update(m.stream(), args), std::logic_error);
+  CHECK_THROWS_AS(m.backend().param_update(m.stream(), args), std::logic_error);
   args.ranges = outside;
-  CHECK_THROWS_AS(m.backend().adamw_update(m.stream(), args), std::logic_error);
+  CHECK_THROWS_AS(m.backend().param_update(m.stream(), args), std::logic_error);
   // bf16 master weights are the parameters: separate parameters are refused.
   args.ranges = {};
   args.master = args.params = m.tensor(DType::bf16, {10}, Values(10, 1.0));
-  CHECK_THROWS_AS(m.backend().adamw_update(m.stream(), args), std::logic_error);
+  CHECK_THROWS_AS(m.backend().param_update(m.stream(), args), std::logic_error);
   args.params = {};
-  CHECK_NOTHROW(m.backend().adamw_update(m.stream(), args));
+  CHECK_NOTHROW(m.backend().param_update(m.stream(), args));
+  args.rule = UpdateRule::lion;
+  CHECK_THROWS_AS(m.backend().param_update(m.stream(), args), std::logic_error);
+  args.moment2 = {};
+  CHECK_NOTHROW(m.backend().param_update(m.stream(), args));
+  args.rule = UpdateRule::adamw;
+  CHECK_THROWS_AS(m.backend().param_update(m.stream(), args), std::logic_error);
+  args.moment2 = x;
   args.moment1 = m.tensor(DType::bf16, {10}, Values(10, 1.0));
-  CHECK_THROWS_AS(m.backend().adamw_update(m.stream(), args), std::logic_error);
+  CHECK_THROWS_AS(m.backend().param_update(m.stream(), args), std::logic_error);
 }
 
 namespace {
@@ -414,28 +474,31 @@ struct NarrowState {
 };
 
 struct Updated {
-  Values master, moment2;
+  Values master, moment2;  ///< `moment2`: the rule's last moment
   bool operator==(const Updated&) const = default;
 };
 
 Updated update_narrow(Machine& m, const NarrowState& state, const std::vector<kernels::UpdateRange>& ranges,
-                      kernels::Rounding rounding, std::int64_t step, float lr) {
+                      kernels::Rounding rounding, std::int64_t step, float lr,
+                      UpdateRule rule = UpdateRule::adamw) {
   const std::int64_t n = static_cast<std::int64_t>(state.master.size());
-  const kernels::AdamwUpdate args{.ranges = ranges,
-                                  .grads = m.tensor(DType::bf16, {n}, state.grads),
-                                  .master = m.tensor(DType::bf16, {n}, state.master),
-                                  .moment1 = m.tensor(DType::bf16, {n}, state.moment1),
-                                  .moment2 = m.tensor(DType::bf16, {n}, state.moment2),
-                                  .params = {},
-                                  .control = control_tensor(m, 1.0f, 0),
-                                  .lr = lr,
-                                  .beta1 = 0.9f,
-                                  .beta2 = 0.999f,
-                                  .eps = 1e-8f,
-                                  .step = step,
-                                  .rounding = rounding};
-  m.backend().adamw_update(m.stream(), args);
-  return {Machine::read(args.master), Machine::read(args.moment2)};
+  const kernels::ParamUpdate args{
+      .ranges = ranges,
+      .grads = m.tensor(DType::bf16, {n}, state.grads),
+      .master = m.tensor(DType::bf16, {n}, state.master),
+      .moment1 = m.tensor(DType::bf16, {n}, state.moment1),
+      .moment2 = has_second_moment(rule) ? m.tensor(DType::bf16, {n}, state.moment2) : Tensor{},
+      .params = {},
+      .control = control_tensor(m, 1.0f, 0),
+      .rule = rule,
+      .lr = lr,
+      .beta1 = 0.9f,
+      .beta2 = 0.999f,
+      .eps = 1e-8f,
+      .step = step,
+      .rounding = rounding};
+  m.backend().param_update(m.stream(), args);
+  return {Machine::read(args.master), Machine::read(args.moment2.defined() ? args.moment2 : args.moment1)};
 }
 
 kernels::UpdateRange tensor_range(std::int64_t begin, std::int64_t count, std::int64_t first,
@@ -488,6 +551,41 @@ TEST_CASE("stochastic rounding gives a neighbour of the exact value, and is unbi
     CHECK(stuck_nearest > n / 2);
     CHECK(stuck < stuck_nearest);
   }
+}
+
+TEST_CASE("stochastic rounding keeps the mean of what a rule with one moment changes by less than bf16 holds",
+          "[update][rounding]") {
+  const std::int64_t n = 1 << 16;
+  const NarrowState state(n);
+  const float lr = 1e-3f;
+  const double b1 = 0.9f, b2 = 0.999f;
+  // Of a difference of two values near 1, fp32 holds no more than 2^-22.
+  const auto gap = [](double x) {
+    return std::exp2(std::max(std::floor(std::log2(std::abs(x))) - 7, -22.0));
+  };
+  for (const RuleCase& rule : {RuleCase{UpdateRule::lion}, RuleCase{UpdateRule::sgd}})
+    for (const kernels::Isa isa : instruction_sets()) {
+      Machine m(isa, 2);
+      const Updated got = update_narrow(m, state, {tensor_range(0, n, 0, 77)}, kernels::Rounding::stochastic,
+                                        5, lr, rule.rule);
+      double weight_bias = 0, moment_bias = 0;
+      std::int64_t outside = 0;
+      for (std::size_t i = 0; i < state.master.size(); ++i) {
+        const double mean = b1 * state.moment1[i] + (1 - b1) * state.grads[i];
+        const bool lion = rule.rule == UpdateRule::lion;
+        const double m1 =
+            lion ? b2 * state.moment1[i] + (1 - b2) * state.grads[i] : b1 * state.moment1[i] + state.grads[i];
+        const double w = state.master[i] - lr * (!lion ? m1 : mean > 0 ? 1 : -1);
+        outside += std::abs(got.master[i] - w) > gap(w) * (1 + 1e-3) ||
+                   std::abs(got.moment2[i] - m1) > gap(m1) * (1 + 1e-3);
+        weight_bias += (got.master[i] - w) / gap(w);
+        moment_bias += (got.moment2[i] - m1) / gap(m1);
+      }
+      CHECK(outside == 0);
+      const double five_sigma = 5 * 0.5 / std::sqrt(static_cast<double>(n));
+      CHECK(std::abs(weight_bias / static_cast<double>(n)) < five_sigma);
+      CHECK(std::abs(moment_bias / static_cast<double>(n)) < five_sigma);
+    }
 }
 
 TEST_CASE("stochastic rounding keeps values that bf16 holds exactly, and differs per step",
