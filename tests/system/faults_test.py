@@ -396,6 +396,7 @@ class Corruption(FaultsTest):
         for folder in (self.root / "tier-run" / "checkpoints", self.root / "tier"):
             complete = sorted(path.parent.name for path in folder.glob("step-*/COMPLETE"))
             self.assertEqual([name for name in complete if name > "step-00000013"], [], folder)
+        self.assertNotIn("corruption", [e["event"] for e in self.events("tier-run")])  # none was found
         self.broken("tier-run", *compare)
         self.assert_as_whole("tier-run", *compare[:-2], "--set", "checkpoint.every=7")
 

@@ -131,6 +131,16 @@ class Spikes(JudgeTest):
         self.assert_samples_once(name)
         agents[1].communicate(timeout=PATIENCE)
 
+    @unittest.skipUnless(FULL, "a minute: how long snapshots have to reach the disk")
+    def test_a_rollback_that_waits_in_vain_for_the_disk_ends_the_run(self):
+        hold, environment = self.slow_disk()
+        hold.write_text("step-00000025")
+        process = self.start(self.job("held", schedule=CONSTANT), *KILLED, *ZERO1, *spikes("rollback"), "--set", "checkpoint={every: 5, give_up: 1s}",
+                             *faults(flip(28)), env=environment)
+        self.read_until(process, "snapshots that are under way do not reach the disk")
+        hold.unlink()
+        self.assertIn("spike in step 28", self.finish_one(process, status=6))
+
     def test_without_a_checkpoint_a_rollback_goes_back_to_the_start(self):
         output = self.broken("start", *ZERO1, *spikes("rollback"), "--set", "checkpoint.every=0", *faults(flip(20)))
         self.assertIn("the run goes back to its start; steps 1 to 20 are done again", output)

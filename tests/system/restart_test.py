@@ -212,18 +212,6 @@ class OneNode(RestartTest):
         self.assertRegex(output, r"while the last checkpoint was written: the checkpoint of step \d+ could not be written in \d+ tr.*No space left")
         self.assertRegex(output, r"rank 0 \(pid \d+\) ended by signal 9")
 
-    @unittest.skipUnless(FULL, "a minute: how long snapshots have to reach the disk")
-    def test_snapshots_that_do_not_reach_the_disk_keep_the_workers_from_starting_again(self):
-        hold, environment = self.slow_disk()
-        hold.write_text("step-")
-        port, arguments = free_port(), self.arguments("tp2-dp2", "steps=100000", "parallel.zero=0")
-        agents = [self.start_node(self.job("held"), node, port, *arguments, env=environment) for node in (0, 1)]
-        self.wait_for_step(agents[0], 8, "held")
-        self.kill_worker(agents[0])  # a replica's state is on the other node, so memory is not enough
-        self.read_until(agents[0], "the workers do not start again: snapshots that are under way do not reach the disk")
-        hold.unlink()
-        self.finish(agents, status=7)
-
     def test_a_death_after_the_last_step_leaves_the_checkpoint_that_is_being_written(self):
         hold, environment = self.slow_disk()
         hold.write_text("step-")

@@ -92,7 +92,11 @@ void Run::withdraw_folders(bool in_tier, const std::set<std::string>& folders, s
     for (const io::StoredCheckpoint& checkpoint : store.list_attempts()) {
       if (checkpoint.step <= sound_step || !folders.contains(checkpoint.name())) continue;
       store.withdraw(checkpoint.name());
-      notify(in_tier ? io::NoticeKind::corruption : io::NoticeKind::withdrawn,
+      // In the tier it is not of the run's own checkpoints, which `withdrawn` counts. Ranks that have died
+      // before they compared a state are no corruption.
+      notify(!in_tier                ? io::NoticeKind::withdrawn
+             : compared_.equal_until ? io::NoticeKind::corruption
+                                     : io::NoticeKind::warning,
              "checkpoint " + checkpoint.path +
                  " does not count any more: the copies that ranks held of its state were not found equal, or "
                  "it may hold what changed in a rank's memory");
